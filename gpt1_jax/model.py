@@ -1,0 +1,561 @@
+"""GPT-1 as in the paper (section 3) and in its official code: post-LayerNorm blocks, tied head, task head W_y.
+
+    h_0 = W_e[token] + W_p[position]
+    n   = LayerNorm(h_l + attention(h_l));   h_{l+1} = LayerNorm(n + mlp(n)),   l = 0 .. n_layer - 1
+    P(next token) = softmax(h_n W_e^T)                     P(label) = softmax(h_n[extract] W_y)
+
+Shapes: B batch, C streams of one example, L length, S cache slots, D n_embd, H heads, V vocabulary, R table rows.
+`python -m gpt1_jax.model` prints the parameters of the paper's model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from gpt1_jax.attention import attention_probabilities, causal_attention, select_kernel, visible
+from gpt1_jax.dropout import dropout_site
+from gpt1_jax.errors import InputError
+from gpt1_jax.sharding import constrain
+
+ROW_MULTIPLE = 128  # the token table is padded to whole tiles of this many rows
+N_SPECIAL = 3  # start, delimiter, extract
+INIT_STD = 0.02
+
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": lambda x: nn.gelu(x, approximate=True),
+    "relu": nn.relu,
+    "swish": nn.swish,
+}
+_REMAT_POLICIES: dict[str, Any] = {
+    "none": None,
+    "full": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class GPT1Config:
+    """Hyper-parameters of the network; the defaults are the paper's (section 4.1).
+
+    Attributes:
+      vocab_size: rows of the tokenizer's vocabulary.
+      n_special: 0 when pre-trained; 3 (start, delimiter, extract, appended after the vocabulary) once fine-tuned.
+      n_ctx: longest sequence, in tokens.
+      n_embd: width D.
+      n_head: attention heads; divides n_embd.
+      n_layer: blocks.
+      embd_pdrop: dropout rate of the embeddings (likewise attn_, resid_, clf_: attention probabilities, residual
+        branches, the task head's input).
+      activation: "gelu" (tanh form), "relu" or "swish".
+      attention: "auto" or a kernel of attention.py.
+      embedding_dropout: "output" masks the summed embedding; "table" puts one mask on the whole tied table, so that it
+        reaches the logits too, as the official code does.
+      softmax_over_positions: the LM softmax also spans the position rows, as in the official code.
+      clf_bias: the task head has a bias.
+      dtype: dtype of the computation, "float32" or "bfloat16"; parameters are always float32.
+      remat: what the backward pass recomputes: "none", "full" (whole blocks) or "dots" (all but matrix products).
+
+    Raises:
+      InputError: a value is out of range or two do not fit each other.
+    """
+
+    vocab_size: int = 40478
+    n_special: int = 0
+    n_ctx: int = 512
+    n_embd: int = 768
+    n_head: int = 12
+    n_layer: int = 12
+    embd_pdrop: float = 0.1
+    attn_pdrop: float = 0.1
+    resid_pdrop: float = 0.1
+    clf_pdrop: float = 0.1
+    activation: str = "gelu"
+    attention: str = "auto"
+    embedding_dropout: str = "output"
+    softmax_over_positions: bool = False
+    clf_bias: bool = True
+    dtype: str = "float32"
+    remat: str = "none"
+
+    def __post_init__(self) -> None:
+        """Normalises dtype and checks every field."""
+        object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
+        for name in ("vocab_size", "n_ctx", "n_embd", "n_head"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.n_layer < 0:
+            raise InputError(f"n_layer={self.n_layer} must be at least 0")
+        if self.n_embd % self.n_head:
+            fits = [h for h in range(1, self.n_embd + 1) if self.n_embd % h == 0 and h <= 64]
+            raise InputError(
+                f"n_embd={self.n_embd} is not divisible by n_head={self.n_head}; use a multiple of {self.n_head} "
+                f"for n_embd, or one of {fits} for n_head"
+            )
+        for name in ("embd_pdrop", "attn_pdrop", "resid_pdrop", "clf_pdrop"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise InputError(f"{name}={getattr(self, name)} must be at least 0 and below 1")
+        choices = {
+            "n_special": (0, N_SPECIAL),
+            "activation": tuple(_ACTIVATIONS),
+            "embedding_dropout": ("output", "table"),
+            "dtype": ("float32", "bfloat16"),
+            "remat": tuple(_REMAT_POLICIES),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name}={getattr(self, name)!r} is unknown; use one of {list(allowed)}")
+        select_kernel(self.attention)
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the token table that mean something: vocabulary and special tokens."""
+        return self.vocab_size + self.n_special
+
+    @property
+    def padded_rows(self) -> int:
+        """Rows of the token table as stored: `n_rows` rounded up to whole tiles."""
+        return math.ceil(self.n_rows / ROW_MULTIPLE) * ROW_MULTIPLE
+
+    @property
+    def n_logits(self) -> int:
+        """Width of the LM logits."""
+        return self.n_rows + (self.n_ctx if self.softmax_over_positions else 0)
+
+    @property
+    def extract_id(self) -> int:
+        """Id of the token at which the task head reads; needs n_special=3."""
+        return self.vocab_size + 2
+
+
+READ_OUT_KINDS = ("classification", "entailment", "similarity", "multiple_choice")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadOut:
+    """How the streams of an example become its answer (paper, figure 1 right).
+
+    Attributes:
+      kind: "classification" and "entailment" read one stream; "similarity" adds both orders of a pair before W_y;
+        "multiple_choice" compares one output over the answers.
+      labels: names of the classes in the order of the outputs; empty for multiple choice.
+    """
+
+    kind: str
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks kind and labels against each other."""
+        object.__setattr__(self, "labels", tuple(self.labels))
+        if self.kind not in READ_OUT_KINDS:
+            raise InputError(f"kind={self.kind!r} is unknown; use one of {list(READ_OUT_KINDS)}")
+        if self.kind == "multiple_choice" and self.labels:
+            raise InputError("labels must be empty for kind='multiple_choice': its classes are the answers")
+        if self.kind != "multiple_choice" and len(self.labels) < 2:
+            raise InputError(f"labels={list(self.labels)}: kind={self.kind!r} needs at least two label names")
+
+    @property
+    def n_outputs(self) -> int:
+        """Columns of W_y."""
+        return max(1, len(self.labels))
+
+
+@flax.struct.dataclass
+class KVCache:
+    """Keys and values of the tokens seen so far.
+
+    Attributes:
+      keys: one [B, S, H, head_dim] per layer; row b holds its token t at slot t.
+      values: likewise.
+      length: int32 [B], tokens held by each row; slots from there on are free.
+    """
+
+    keys: tuple[Array, ...]
+    values: tuple[Array, ...]
+    length: Array
+
+    @classmethod
+    def empty(cls, config: GPT1Config, batch_size: int, n_slots: int | None = None) -> KVCache:
+        """A cache of `n_slots` (default: n_ctx) free slots for each of `batch_size` rows."""
+        shape = (batch_size, n_slots or config.n_ctx, config.n_head, config.n_embd // config.n_head)
+        layers = tuple(jnp.zeros(shape, config.dtype) for _ in range(config.n_layer))
+        return cls(keys=layers, values=layers, length=jnp.zeros((batch_size,), jnp.int32))
+
+
+def _normal(*axes: str | None) -> nn.initializers.Initializer:
+    return nn.with_logical_partitioning(nn.initializers.normal(INIT_STD), axes)
+
+
+def _zeros(*axes: str | None) -> nn.initializers.Initializer:
+    return nn.with_logical_partitioning(nn.initializers.zeros_init(), axes)
+
+
+def _ones(*axes: str | None) -> nn.initializers.Initializer:
+    return nn.with_logical_partitioning(nn.initializers.ones_init(), axes)
+
+
+def _linear(config: GPT1Config, features: Any, axes: tuple[str | None, ...], n_in: int = 1, **kwargs: Any) -> nn.Module:
+    """A linear layer over the last `n_in` axes; `axes` are the logical names of its kernel's."""
+    dtype = jnp.dtype(config.dtype)
+    return nn.DenseGeneral(
+        features,
+        axis=tuple(range(-n_in, 0)),
+        dtype=dtype,
+        kernel_init=_normal(*axes),
+        bias_init=_zeros(*axes[n_in:]),
+        precision=jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None,
+        **kwargs,
+    )
+
+
+def _layer_norm(config: GPT1Config) -> nn.Module:
+    # The plain two-pass variance: E[x^2] - E[x]^2 loses digits that the original keeps.
+    return nn.LayerNorm(
+        epsilon=1e-5,
+        dtype=jnp.dtype(config.dtype),
+        use_fast_variance=False,
+        scale_init=_ones("embed"),
+        bias_init=_zeros("embed"),
+    )
+
+
+class Attention(nn.Module):
+    """Multi-head causal self-attention with its output projection and residual dropout."""
+
+    config: GPT1Config
+
+    def setup(self) -> None:
+        """One fused projection for q, k and v, stored [D, 3, H, head_dim] so that heads shard whole."""
+        c = self.config
+        head_dim = c.n_embd // c.n_head
+        self.c_attn = _linear(c, (3, c.n_head, head_dim), ("embed", None, "heads", None))
+        self.c_proj = _linear(c, c.n_embd, ("heads", None, "embed"), n_in=2)
+
+    def __call__(
+        self, x_BxLxD: Array, context: Context, layer_cache: tuple[Array, Array] | None = None
+    ) -> tuple[Array, tuple[Array, Array] | None]:
+        """Returns the branch's output [B, L, D] and the updated (keys, values) of the layer, if there is a cache."""
+        c = self.config
+        qkv = constrain(self.c_attn(x_BxLxD), "batch", None, None, "heads", None)
+        q, k, v = (jnp.squeeze(part, 2) for part in jnp.split(qkv, 3, axis=2))
+        if layer_cache is not None:
+            write = jax.vmap(lambda slots, new, start: jax.lax.dynamic_update_slice_in_dim(slots, new, start, 0))
+            k, v = (write(slots, new, context.start) for slots, new in zip(layer_cache, (k, v), strict=True))
+            layer_cache = (k, v)
+        dropout = dropout_site(self, "attn_probs", c.attn_pdrop, context.rows, context.deterministic)
+        if self.is_mutable_collection("intermediates"):
+            mask = visible(context.q_slots, k.shape[1], context.kv_mask)
+            self.sow("intermediates", "probabilities", attention_probabilities(q, k, mask))
+        a = causal_attention(
+            q, k, v, q_slots=context.q_slots, kv_mask=context.kv_mask, dropout=dropout, kernel=c.attention
+        )
+        a = self.c_proj(a)
+        resid = dropout_site(self, "resid", c.resid_pdrop, context.rows, context.deterministic)
+        return (a if resid is None else resid(a)), layer_cache
+
+
+class MLP(nn.Module):
+    """Position-wise feed-forward branch of width 4 D, with its residual dropout."""
+
+    config: GPT1Config
+
+    def setup(self) -> None:
+        """Two linear layers."""
+        self.c_fc = _linear(self.config, 4 * self.config.n_embd, ("embed", "mlp"))
+        self.c_proj = _linear(self.config, self.config.n_embd, ("mlp", "embed"))
+
+    def __call__(self, x_BxLxD: Array, context: Context) -> Array:
+        """Returns the branch's output [B, L, D]."""
+        h = constrain(self.c_fc(x_BxLxD), "batch", None, "mlp")
+        m = self.c_proj(_ACTIVATIONS[self.config.activation](h))
+        resid = dropout_site(self, "resid", self.config.resid_pdrop, context.rows, context.deterministic)
+        return m if resid is None else resid(m)
+
+
+class Block(nn.Module):
+    """One post-LayerNorm block: n = LN(x + attention(x)); LN(n + mlp(n))."""
+
+    config: GPT1Config
+
+    def setup(self) -> None:
+        """Two branches, each followed by a LayerNorm."""
+        self.attn = Attention(self.config)
+        self.ln_1 = _layer_norm(self.config)
+        self.mlp = MLP(self.config)
+        self.ln_2 = _layer_norm(self.config)
+
+    def __call__(
+        self, x_BxLxD: Array, context: Context, layer_cache: tuple[Array, Array] | None = None
+    ) -> tuple[Array, tuple[Array, Array] | None]:
+        """Returns the block's output [B, L, D] and the layer's updated cache."""
+        a, layer_cache = self.attn(x_BxLxD, context, layer_cache)
+        n = self.ln_1(x_BxLxD + a)
+        h = self.ln_2(n + self.mlp(n, context))
+        return constrain(h, "batch", None, None), layer_cache
+
+
+@flax.struct.dataclass
+class Context:
+    """What every layer of one call shares.
+
+    Attributes:
+      rows: int32 [B], global row of the batch (see dropout.py).
+      q_slots: int32 [B or 1, L], slot of each token on the key axis.
+      kv_mask: bool [B, L], False where a token is padding, or None.
+      start: int32 [B], first cache slot to write, or None without a cache.
+      deterministic: True switches dropout off.
+    """
+
+    rows: Array
+    q_slots: Array
+    kv_mask: Array | None
+    start: Array | None
+    deterministic: bool = flax.struct.field(pytree_node=False)
+
+
+class GPT1(nn.Module):
+    """The language model, and with a `readout` the fine-tuned model: the same parameters and W_y.
+
+    `init` returns plain arrays; sharding.py reads the logical axis names of the parameters through
+    `init_partitioned`. Calling the model gives LM logits.
+    """
+
+    config: GPT1Config
+    readout: ReadOut | None = None
+
+    def setup(self) -> None:
+        """Tied token table, position table, blocks and, with a readout, the task head."""
+        c = self.config
+        if self.readout is not None and c.n_special != N_SPECIAL:
+            raise InputError(f"n_special={c.n_special}: a model with a task head needs n_special={N_SPECIAL}")
+        self.tokens_embed = Embedding(c.padded_rows, c.n_rows, c.n_embd, "vocab")
+        self.positions_embed = Embedding(c.n_ctx, c.n_ctx, c.n_embd, None)
+        block = Block if c.remat == "none" else nn.remat(Block, policy=_REMAT_POLICIES[c.remat], prevent_cse=True)
+        self.h = [block(c) for _ in range(c.n_layer)]
+        if self.readout is not None:
+            self.clf = _linear(c, self.readout.n_outputs, ("embed", None), use_bias=c.clf_bias)
+
+    def __call__(
+        self,
+        tokens: Array,
+        *,
+        positions: Array | None = None,
+        attention_mask: Array | None = None,
+        rows: Array | None = None,
+        deterministic: bool = True,
+    ) -> Array:
+        """LM logits of every position (paper, equation 2).
+
+        Args:
+          tokens: int32 [B, L], L <= n_ctx.
+          positions: int32 [B, L]; default counts the real tokens of each row, so that padding on either side changes
+            nothing.
+          attention_mask: bool [B, L], False where a token is padding.
+          rows: int32 [B], global rows of the batch, for dropout; default 0..B-1.
+          deterministic: False switches dropout on; needs the random stream "dropout".
+
+        Returns:
+          float32 [B, L, vocab_size + n_special], and n_ctx more with `softmax_over_positions`.
+
+        Raises:
+          InputError: L is longer than n_ctx.
+        """
+        h, table = self.features(
+            tokens, positions=positions, attention_mask=attention_mask, rows=rows, deterministic=deterministic
+        )
+        if self.is_initializing() and self.readout is not None:
+            self.clf(h[:, 0])
+        return self.lm_logits(h, table)
+
+    def features(
+        self,
+        tokens: Array,
+        *,
+        positions: Array | None = None,
+        attention_mask: Array | None = None,
+        rows: Array | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Array, Array]:
+        """The top hidden states [B, L, D] and the table [R, D] that the LM head multiplies them with.
+
+        Both come from one call because dropout on the table itself (`embedding_dropout="table"`) has to reach both.
+        Arguments as in `__call__`.
+        """
+        n_tokens = tokens.shape[1]
+        self._check_length(n_tokens)
+        if attention_mask is not None:
+            attention_mask = attention_mask.astype(bool)
+        if positions is None:
+            if attention_mask is None:
+                positions = jnp.arange(n_tokens)[None, :]
+            else:
+                positions = jnp.maximum(jnp.cumsum(attention_mask, axis=1) - 1, 0)
+        context = Context(
+            rows=jnp.arange(tokens.shape[0]) if rows is None else rows,
+            q_slots=jnp.arange(n_tokens)[None, :],
+            kv_mask=attention_mask,
+            start=None,
+            deterministic=deterministic,
+        )
+        x, table = self._embed(tokens, positions, context)
+        for block in self.h:
+            x, _ = block(x, context)
+        return x, table
+
+    def decode(self, tokens: Array, cache: KVCache) -> tuple[Array, KVCache]:
+        """Appends tokens to the cache: hidden states [B, L, D] of the new tokens, and the cache that holds them.
+
+        Args:
+          tokens: int32 [B, L]; token i of row b goes to position and slot `cache.length[b] + i`. A row shorter than L
+            is padded on the right; its caller then sets `length` back, and the padding is never seen.
+          cache: keys and values of the tokens before; there must be room for L more.
+
+        Returns:
+          hidden states [B, L, D] and the cache, `length` L higher.
+        """
+        n_tokens = tokens.shape[1]
+        slots = cache.length[:, None] + jnp.arange(n_tokens)[None, :]
+        context = Context(
+            rows=jnp.arange(tokens.shape[0]),
+            q_slots=slots,
+            kv_mask=None,
+            start=cache.length,
+            deterministic=True,
+        )
+        # Padding may reach past the last position; its hidden states are never read.
+        x, _ = self._embed(tokens, jnp.minimum(slots, self.config.n_ctx - 1), context)
+        keys, values = [], []
+        for block, k, v in zip(self.h, cache.keys, cache.values, strict=True):
+            x, (k, v) = block(x, context, (k, v))
+            keys.append(k)
+            values.append(v)
+        return x, KVCache(tuple(keys), tuple(values), cache.length + n_tokens)
+
+    def output_table(self) -> Array:
+        """The table [R, D] of the LM head without dropout, in the compute dtype."""
+        return self._output_table(self._tables()[0], self.positions_embed())
+
+    def lm_logits(self, h: Array, table: Array | None = None) -> Array:
+        """H W_e^T over the rows that mean something: float32 [..., n_logits]."""
+        table = self.output_table() if table is None else table
+        logits = jnp.einsum("...d,rd->...r", h, table, precision=_precision(h))
+        return logits[..., : self.config.n_logits].astype(jnp.float32)
+
+    def task_logits(self, h: Array, tokens: Array, *, rows: Array | None = None, deterministic: bool = True) -> Array:
+        """W_y at the extract token of every stream (paper, equations 3-4 and section 3.3).
+
+        Args:
+          h: [B, C, L, D], top hidden states.
+          tokens: int32 [B, C, L]; the first extract token of a stream is read, position 0 where there is none.
+          rows: int32 [B], global rows of the examples, for dropout.
+          deterministic: False switches dropout on. One mask serves all streams of an example.
+
+        Returns:
+          float32 [B, n_outputs]; for multiple choice [B, C], one per answer.
+        """
+        if self.readout is None:
+            raise InputError("this model has no task head; build it as GPT1(config, readout=ReadOut(...))")
+        rows = jnp.arange(tokens.shape[0]) if rows is None else rows
+        at = jnp.argmax(tokens == self.config.extract_id, axis=-1)
+        h_BxCxD = jnp.take_along_axis(h, at[..., None, None], axis=2)[:, :, 0]
+        if self.readout.kind == "similarity":
+            h_BxCxD = h_BxCxD.sum(axis=1, keepdims=True)
+        dropout = dropout_site(self, "clf", self.config.clf_pdrop, rows, deterministic)
+        if dropout is not None:
+            h_BxCxD = dropout(h_BxCxD, (h_BxCxD.shape[0], 1, h_BxCxD.shape[-1]))
+        logits = self.clf(h_BxCxD).astype(jnp.float32)
+        return logits[:, :, 0] if self.readout.kind == "multiple_choice" else logits[:, 0]
+
+    def init(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
+        """As `nn.Module.init`, with plain arrays: {"params": ...}."""
+        return nn.unbox(super().init(rngs, *args, **kwargs))
+
+    def init_partitioned(self, key: Array) -> Any:
+        """The parameters in Flax's partitioning boxes, which carry the logical axis names."""
+        return super().init(key, jnp.zeros((1, 1), jnp.int32))["params"]
+
+    def _check_length(self, n_tokens: int) -> None:
+        if n_tokens > self.config.n_ctx:
+            raise InputError(
+                f"tokens are {n_tokens} long, n_ctx={self.config.n_ctx}: the model has no position beyond; shorten the "
+                f"input or use a sliding window"
+            )
+
+    def _tables(self) -> tuple[Array, Array]:
+        dtype = jnp.dtype(self.config.dtype)
+        # Cast once, for the look-up and for the head, so that their gradients are summed before they are reduced; and
+        # gathered over the width, since rows sharded one way and width another cannot be looked up without a copy.
+        return constrain(self.tokens_embed().astype(dtype), "vocab", None), self.positions_embed().astype(dtype)
+
+    def _embed(self, tokens: Array, positions: Array, context: Context) -> tuple[Array, Array]:
+        """Summed embeddings [B, L, D] and the output table [R, D]."""
+        c = self.config
+        table, position_table = self._tables()
+        site = dropout_site(self, "embd", c.embd_pdrop, context.rows, context.deterministic)
+        if site is not None and c.embedding_dropout == "table":
+            rows = c.n_rows + c.n_ctx
+            whole = jnp.concatenate([table[: c.n_rows], position_table])[None]
+            site = site if site.mask is not None else site.replace(rows=jnp.zeros((1,), jnp.int32))
+            whole = site(whole, (1, rows, c.n_embd))[0]
+            table = jnp.concatenate([whole[: c.n_rows], table[c.n_rows :]])
+            position_table = whole[c.n_rows :]
+            site = None
+        x = constrain(table[tokens] + position_table[positions], "batch", None, None)
+        return (x if site is None else site(x)), self._output_table(table, position_table)
+
+    def _output_table(self, table: Array, position_table: Array) -> Array:
+        if not self.config.softmax_over_positions:
+            return table
+        return jnp.concatenate([table[: self.config.n_rows], position_table.astype(table.dtype)])
+
+
+class Embedding(nn.Module):
+    """A float32 table [n_rows, n_embd]; rows from `n_used` on are padding and stay zero."""
+
+    n_rows: int
+    n_used: int
+    n_embd: int
+    rows_axis: str | None
+
+    @nn.compact
+    def __call__(self) -> Array:
+        """The whole table."""
+
+        def init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+            used = nn.initializers.normal(INIT_STD)(key, (self.n_used, shape[1]), dtype)
+            return jnp.pad(used, ((0, shape[0] - self.n_used), (0, 0)))
+
+        init = nn.with_logical_partitioning(init, (self.rows_axis, "embed"))
+        return self.param("embedding", init, (self.n_rows, self.n_embd))
+
+
+def count_parameters(config: GPT1Config, readout: ReadOut | None = None) -> int:
+    """Number of trainable parameters, padded rows of the token table not counted."""
+    params = jax.eval_shape(GPT1(config, readout).init_partitioned, jax.random.key(0))
+    n_padding = (config.padded_rows - config.n_rows) * config.n_embd
+    return sum(math.prod(x.shape) for x in jax.tree.leaves(nn.unbox(params))) - n_padding
+
+
+def _precision(x: Array) -> jax.lax.Precision | None:
+    return jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
+
+
+def main() -> None:
+    """Prints the parameters of the paper's model."""
+    config = GPT1Config()
+    params = jax.eval_shape(GPT1(config).init_partitioned, jax.random.key(0))
+    for path, x in jax.tree_util.tree_leaves_with_path(nn.unbox(params)):
+        print(f"{jax.tree_util.keystr(path, simple=True, separator='/'):40} {x.shape}")
+    print(f"{count_parameters(config) / 1e6:.1f} M parameters")
+
+
+if __name__ == "__main__":
+    main()
