@@ -1,0 +1,286 @@
+"""Rows from CSV, TSV and JSONL files, each with the file and the line it came from.
+
+The rule: every byte of a file ends up in a row or in an `InputError` that names the file and the line. What is read, exactly:
+
+- UTF-8, with or without a byte-order mark. Invalid UTF-8, UTF-16 and NUL are errors.
+- Lines end in LF or CRLF. Line ends *inside* a quoted field are kept as they are. A lone CR outside quotes is an error.
+- `.csv`: comma, fields optionally in double quotes, a quote inside a quoted field is doubled. `.tsv`: the same with a tab,
+  but a quoted field may not span lines: most such files are unquoted text in which a stray quote would swallow the lines
+  up to the next one. `quoting="csv"` allows it, `quoting="none"` takes quotes as ordinary characters.
+- The first row names the columns, unless `header` does. Every row has as many fields as there are columns.
+- `.jsonl`: one JSON object per line, keys unique.
+- Blank lines carry no data: skipped and counted in the log.
+"""
+
+import csv
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from absl import logging
+
+from gpt1_jax.errors import InputError
+
+Quoting = Literal["csv", "none"]
+SUFFIXES = (".csv", ".tsv", ".jsonl")
+
+_BOM = b"\xef\xbb\xbf"
+_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+_SUSPECT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")  # NUL, or half of a surrogate pair
+
+
+class Row(NamedTuple):
+    """One row: `values` maps column names to a string (CSV, TSV) or to any JSON value (JSONL)."""
+
+    path: str
+    line: int  # 1-based; the first line of a row that spans several
+    values: dict[str, Any]
+
+    @property
+    def where(self) -> str:
+        """`file:line`, for messages."""
+        return f"{self.path}:{self.line}"
+
+
+def read_rows(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    columns: Iterable[str] = (),
+    header: Sequence[str] | None = None,
+    quoting: Quoting | None = None,
+) -> Iterator[Row]:
+    """Reads the rows of one file or of several, in order; the format follows each file's suffix.
+
+    Args:
+        paths: `.csv`, `.tsv` or `.jsonl` files.
+        columns: columns that have to be there (others may be).
+        header: the column names of CSV/TSV files that do not have them in their first row.
+        quoting: for CSV/TSV: "csv" or "none", see the module; None is "csv", with the caution said there for `.tsv`.
+
+    Raises:
+        InputError: at once for a missing file, a wrong suffix or a file listed twice; while iterating for an empty file,
+            a damaged row or a missing column.
+    """
+    if isinstance(paths, str | os.PathLike):
+        paths = (paths,)
+    files = [check_file(path) for path in paths]
+    if not files:
+        raise InputError(f"paths: no file given; give one or more {', '.join(SUFFIXES)} files")
+    for i, file in enumerate(files):
+        if file.resolve() in {other.resolve() for other in files[:i]}:
+            raise InputError(f"{file}: listed twice, which would count its rows twice; list it once")
+    if quoting not in (None, "csv", "none"):
+        raise InputError(f"quoting={quoting!r}: allowed are 'csv', 'none' and None")
+    return _read_files(files, tuple(columns), None if header is None else list(header), quoting)
+
+
+def check_file(path: str | os.PathLike[str]) -> Path:
+    """Returns `path` if it is a readable file with a known suffix.
+
+    Raises:
+        InputError: otherwise; a missing file comes with the nearest name that exists.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; give the {', '.join(SUFFIXES)} files in it")
+    if not path.exists():
+        raise InputError(f"{path}: no such file{_nearest(path)}")
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{path}: suffix {path.suffix!r} is not one of {', '.join(SUFFIXES)}; convert or rename it")
+    if not os.access(path, os.R_OK):
+        raise InputError(f"{path}: no permission to read it")
+    return path
+
+
+def _nearest(path: Path) -> str:
+    """A hint for a missing file: the closest name in its folder, or the first part of the path that is missing."""
+    parent = path.parent
+    if not parent.is_dir():
+        missing = parent
+        while not missing.parent.exists():
+            missing = missing.parent
+        return f"; its folder {missing} does not exist{_nearest(missing) if missing.parent.is_dir() else ''}"
+    try:
+        names = sorted(entry.name for entry in parent.iterdir())
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.5)
+    return f"; did you mean {parent / close[0]}?" if close else ""
+
+
+def _read_files(
+    files: Sequence[Path], columns: tuple[str, ...], header: list[str] | None, quoting: Quoting | None
+) -> Iterator[Row]:
+    for file in files:
+        if file.suffix.lower() == ".jsonl":
+            yield from _read_jsonl(file, columns)
+        else:
+            yield from _read_delimited(file, columns, header, quoting)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The decoded lines of a file with their line ends, split at LF only."""
+    with open(path, "rb") as file:
+        for number, raw in enumerate(file, 1):
+            if number == 1:
+                if raw.startswith(_UTF16_BOMS):
+                    raise InputError(f"{path}:1: the file is UTF-16; save it as UTF-8")
+                raw = raw.removeprefix(_BOM)
+            try:
+                line = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{path}:{number}: byte 0x{raw[error.start]:02x} at position {error.start + 1} of the line is not "
+                    "UTF-8; save the file as UTF-8 (for Latin-1: iconv -f latin1 -t utf-8)"
+                ) from None
+            if "\0" in line:
+                raise InputError(f"{path}:{number}: a NUL character; the file is damaged or not text")
+            yield line
+
+
+def _read_delimited(
+    path: Path, columns: tuple[str, ...], header: list[str] | None, quoting: Quoting | None
+) -> Iterator[Row]:
+    is_tsv = path.suffix.lower() == ".tsv"
+    one_line_fields = is_tsv and quoting is None
+    quotes = {"quoting": csv.QUOTE_NONE, "quotechar": None} if quoting == "none" else {}
+    # The limit is one number per process, far below a long document; it is only ever raised here.
+    csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))
+    reader = csv.reader(_lines(path), delimiter="\t" if is_tsv else ",", strict=True, **quotes)
+    hint = "" if quoting == "none" else '; if quotes are ordinary characters in this file, use quoting="none"'
+    names = header
+    if names is not None:
+        _check_header(path, 0, names, columns)
+    blank = rows = 0
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            break
+        except csv.Error as error:
+            raise InputError(f"{path}:{line}: {_explain(str(error))}{hint}") from None
+        if not cells:
+            blank += 1
+            continue
+        if one_line_fields and reader.line_num != line:
+            raise InputError(
+                f"{path}:{line}: a quoted field runs on to line {reader.line_num}; in a .tsv file say which is meant: "
+                'quoting="csv" (fields may span lines) or quoting="none" (quotes are ordinary characters)'
+            )
+        if names is None:
+            names = cells
+            _check_header(path, line, names, columns)
+            continue
+        if len(cells) != len(names):
+            what = "too few" if len(cells) < len(names) else "too many"
+            raise InputError(
+                f"{path}:{line}: {what} columns: {len(cells)} where the header has {len(names)} "
+                f"({_listed(names)}); quote fields that contain the delimiter{hint}"
+            )
+        rows += 1
+        yield Row(str(path), line, dict(zip(names, cells, strict=True)))
+    _finish(path, rows, blank, has_header=names is not None and header is None)
+
+
+def _explain(error: str) -> str:
+    """The csv module's errors in terms of the file."""
+    if "unexpected end of data" in error:
+        return "a quoted field is opened here or in a later line and never closed"
+    if "expected after" in error:
+        return "text after a closing quote; a quote inside a quoted field is written twice"
+    if "new-line character" in error:
+        return "a carriage return in the middle of a line; end lines with LF or CRLF, or quote the field"
+    return error
+
+
+def _check_header(path: Path, line: int, names: list[str], columns: tuple[str, ...]) -> None:
+    where = f"{path}:{line}" if line else f"{path}: header"
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise InputError(f"{where}: duplicate column names {_listed(duplicates)}; rename them")
+    _check_columns(where, names, columns, "the header has")
+
+
+def _check_columns(where: str, names: Iterable[str], columns: tuple[str, ...], has: str) -> None:
+    names = list(names)
+    for column in columns:
+        if column not in names:
+            close = difflib.get_close_matches(column, names, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise InputError(f"{where}: no column {column!r}; {has} {_listed(names)}{hint}")
+
+
+def _listed(names: Sequence[str], limit: int = 20) -> str:
+    shown = ", ".join(repr(name if len(name) <= 60 else name[:57] + "...") for name in names[:limit])
+    return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+def _read_jsonl(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
+    blank = rows = 0
+    for line, text in enumerate(_lines(path), 1):
+        if not text.strip(" \t\r\n"):
+            blank += 1
+            continue
+        where = f"{path}:{line}"
+        values = _parse_object(where, text)
+        _check_columns(where, values, columns, "the object has")
+        rows += 1
+        yield Row(str(path), line, values)
+    _finish(path, rows, blank, has_header=False)
+
+
+def _parse_object(where: str, text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        if _SUSPECT_ESCAPE.search(text):
+            _check_characters(values)
+    except RecursionError:
+        raise InputError(f"{where}: nested too deeply to be a row") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}: not JSON: {error.msg} at column {error.colno}; one object per line") from None
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None
+    if not isinstance(values, dict):
+        raise InputError(f'{where}: a JSON {type(values).__name__}, not an object such as {{"text": "..."}}')
+    return values
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"duplicate keys {_listed(sorted({key for key in keys if keys.count(key) > 1}))}; keep one")
+    return result
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON; write null or a number")
+
+
+def _check_characters(value: Any) -> None:
+    """Refuses strings that are no text: NUL, and surrogates that do not pair up (neither can be written as UTF-8)."""
+    if isinstance(value, str):
+        if "\0" in value:
+            raise ValueError("a NUL character (\\u0000); remove it")
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise ValueError("half of a surrogate pair (\\ud800-\\udfff) on its own; the text is damaged")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_characters(key)
+            _check_characters(item)
+    elif isinstance(value, list):
+        for item in value:
+            _check_characters(item)
+
+
+def _finish(path: Path, rows: int, blank: int, *, has_header: bool) -> None:
+    if rows == 0:
+        what = "has a header and no rows" if has_header else "is empty"
+        raise InputError(f"{path}: the file {what}; at least one row is needed")
+    if blank:
+        logging.info("%s: %d rows, %d blank lines skipped", path, rows, blank)

@@ -1,0 +1,207 @@
+"""The paper's three losses: L1 (language modelling), L2 (the task) and L3 = L2 + lambda L1.
+
+Every loss is a weighted sum over tokens and examples. An `Objective` first normalises the weights over the whole
+global batch (`normalize`), after which its `loss` adds up over any partition of the rows: k micro-batches, or the
+shards of k devices, give the loss and the gradients of the one large batch, also where rows hold unequal numbers of
+tokens.
+
+Shapes: B batch, C streams of one example, L length, D n_embd, R table rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from gpt1_jax.model import GPT1
+
+Batch = dict[str, Array]
+Metrics = dict[str, Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class LossConfig:
+    """How the LM loss is computed; both ways give the same value and gradients.
+
+    Attributes:
+      chunk: number of positions whose logits exist at a time: memory falls from [B, L, R] to [B, chunk, R], and the
+        backward pass computes them a second time. 0 computes all at once.
+    """
+
+    chunk: int = 0
+
+
+def next_token_nll(h: Array, table: Array, tokens: Array, *, n_rows: int, chunk: int = 0) -> Array:
+    """-log P(tokens[t] | tokens[<t]) (paper, equation 1).
+
+    Args:
+      h: [B, L, D], top hidden states.
+      table: [R, D], the tied output table; rows from `n_rows` on are padding and take no probability.
+      tokens: int32 [B, L].
+      n_rows: rows of the table that mean something.
+      chunk: see `LossConfig`.
+
+    Returns:
+      float32 [B, L - 1], in nats; entry t is the loss of token t + 1.
+    """
+    h, targets = h[:, :-1], tokens[:, 1:]
+    n_batch, n_targets, _ = h.shape
+    if chunk <= 0 or chunk >= n_targets:
+        return _nll(h, table, targets, n_rows)
+    n_chunks = -(-n_targets // chunk)
+    pad = n_chunks * chunk - n_targets
+    h = jnp.pad(h, ((0, 0), (0, pad), (0, 0))).reshape(n_batch, n_chunks, chunk, -1)
+    targets = jnp.pad(targets, ((0, 0), (0, pad))).reshape(n_batch, n_chunks, chunk)
+    body = jax.checkpoint(lambda piece: _nll(piece[0], table, piece[1], n_rows))
+    nll = jax.lax.map(body, (h.swapaxes(0, 1), targets.swapaxes(0, 1)))
+    return nll.swapaxes(0, 1).reshape(n_batch, -1)[:, :n_targets]
+
+
+def _nll(h: Array, table: Array, targets: Array, n_rows: int) -> Array:
+    precision = jax.lax.Precision.HIGHEST if h.dtype == jnp.float32 else None
+    logits = jnp.einsum("bld,rd->blr", h, table, precision=precision).astype(jnp.float32)
+    row = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
+    logits = jnp.where(row < n_rows, logits, jnp.finfo(jnp.float32).min)
+    # A masked sum instead of a gather: it works on each shard of the vocabulary and fuses with the sum of exponentials.
+    target = jnp.sum(jnp.where(row == targets[..., None], logits, 0.0), axis=-1)
+    return jax.nn.logsumexp(logits, axis=-1) - target
+
+
+def task_nll(logits: Array, labels: Array, stream_mask: Array | None = None) -> Array:
+    """-log P(label | example) (paper, equation 4): float32 [B].
+
+    Args:
+      logits: float32 [B, n_labels]; for multiple choice [B, C].
+      labels: int32 [B].
+      stream_mask: bool [B, C], False where an example has no such answer (multiple choice only).
+    """
+    return optax.softmax_cross_entropy_with_integer_labels(mask_answers(logits, stream_mask), labels)
+
+
+def mask_answers(logits: Array, stream_mask: Array | None) -> Array:
+    """The logits with answers that do not exist at a value that never wins."""
+    return logits if stream_mask is None else jnp.where(stream_mask, logits, jnp.finfo(jnp.float32).min)
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What a train step minimises.
+
+    Attributes:
+      normalize: batch -> batch whose weights sum to one over the whole global batch.
+      loss: (params, normalised rows of it, their global row numbers, dropout key, step) -> (loss, metrics), all of
+        which add up over the rows.
+    """
+
+    normalize: Callable[[Batch], Batch]
+    loss: Callable[[Any, Batch, Array, Array, Array], tuple[Array, Metrics]]
+
+
+def lm_objective(model: GPT1, config: LossConfig = LossConfig()) -> Objective:  # noqa: B008 (frozen)
+    """L1, averaged over the target tokens of {"tokens": int32 [B, L], "mask": float32 [B, L]}."""
+
+    def normalize(batch: Batch) -> Batch:
+        mask = batch["mask"]
+        return batch | {"mask": mask / jnp.maximum(mask[:, 1:].sum(), 1.0)}
+
+    def loss(params: Any, batch: Batch, rows: Array, key: Array, step: Array) -> tuple[Array, Metrics]:
+        del step
+        h, table = model.apply(
+            {"params": params},
+            batch["tokens"],
+            rows=rows,
+            deterministic=False,
+            rngs={"dropout": key},
+            method=GPT1.features,
+        )
+        nll = next_token_nll(h, table, batch["tokens"], n_rows=model.config.n_logits, chunk=config.chunk)
+        value = jnp.sum(nll * batch["mask"][:, 1:])
+        return value, {"loss": value}
+
+    return Objective(normalize, loss)
+
+
+def lm_sums(model: GPT1, params: Any, batch: Batch, config: LossConfig = LossConfig()) -> Metrics:  # noqa: B008
+    """Held-out sums of one batch: total `nll` in nats and number of `tokens` scored, both float32 scalars."""
+    h, table = model.apply({"params": params}, batch["tokens"], method=GPT1.features)
+    nll = next_token_nll(h, table, batch["tokens"], n_rows=model.config.n_logits, chunk=config.chunk)
+    mask = batch["mask"][:, 1:]
+    return {"nll": jnp.sum(nll * mask), "tokens": jnp.sum(mask)}
+
+
+def task_objective(
+    model: GPT1,
+    lm_coef: Callable[[Array], Array],
+    config: LossConfig = LossConfig(),  # noqa: B008
+) -> Objective:
+    """L3 = L2 + lambda L1 (paper, equation 5), both from one forward pass.
+
+    L2 is the mean over examples. L1 is, as in the official code, the mean over streams of each stream's mean over its
+    tokens, special ones included.
+
+    Args:
+      model: a model with a readout.
+      lm_coef: step -> lambda. A batch is {"tokens": int32 [B, C, L], "mask": float32 [B, C, L], "stream_mask":
+        bool [B, C], "label": int32 [B], "weight": float32 [B]}.
+      config: how L1 is computed.
+    """
+
+    def normalize(batch: Batch) -> Batch:
+        weight, mask = batch["weight"], batch["mask"]
+        real = batch["stream_mask"] * (weight > 0)[:, None]
+        per_stream = real / jnp.maximum(mask[:, :, 1:].sum(-1), 1.0) / jnp.maximum(real.sum(), 1.0)
+        return batch | {"weight": weight / jnp.maximum(weight.sum(), 1e-9), "mask": mask * per_stream[..., None]}
+
+    def loss(params: Any, batch: Batch, rows: Array, key: Array, step: Array) -> tuple[Array, Metrics]:
+        outputs = task_outputs(model, params, batch, config, rows=rows, key=key)
+        l2 = jnp.sum(outputs["task_nll"] * batch["weight"])
+        l1 = jnp.sum(outputs["lm_nll"] * batch["mask"][:, :, 1:])
+        value = l2 + lm_coef(step) * l1
+        hit = outputs["logits"].argmax(-1) == batch["label"]
+        metrics = {"loss": value, "task_loss": l2, "lm_loss": l1, "accuracy": jnp.sum(hit * batch["weight"])}
+        return value, metrics
+
+    return Objective(normalize, loss)
+
+
+def task_outputs(
+    model: GPT1,
+    params: Any,
+    batch: Batch,
+    config: LossConfig = LossConfig(),  # noqa: B008
+    *,
+    rows: Array | None = None,
+    key: Array | None = None,
+) -> dict[str, Array]:
+    """One forward pass of a labelled batch, with dropout where a key is given.
+
+    Returns:
+      "logits" float32 [B, n_labels or C], missing answers masked; "task_nll" float32 [B]; "lm_nll" float32
+      [B, C, L - 1].
+    """
+    tokens = batch["tokens"]
+    n_batch, n_streams, n_tokens = tokens.shape
+    rows = jnp.arange(n_batch) if rows is None else rows
+
+    def forward(m: GPT1) -> tuple[Array, Array]:
+        flat = tokens.reshape(-1, n_tokens)
+        flat_rows = (rows[:, None] * n_streams + jnp.arange(n_streams)).reshape(-1)
+        h, table = m.features(flat, rows=flat_rows, deterministic=key is None)
+        nll = next_token_nll(h, table, flat, n_rows=m.config.n_logits, chunk=config.chunk)
+        h = h.reshape(n_batch, n_streams, n_tokens, -1)
+        return m.task_logits(h, tokens, rows=rows, deterministic=key is None), nll
+
+    rngs = None if key is None else {"dropout": key}
+    logits, lm_nll = model.apply({"params": params}, rngs=rngs, method=forward)
+    answers = batch["stream_mask"] if model.readout.kind == "multiple_choice" else None
+    return {
+        "logits": mask_answers(logits, answers),
+        "task_nll": task_nll(logits, batch["label"], answers),
+        "lm_nll": lm_nll.reshape(n_batch, n_streams, n_tokens - 1),
+    }

@@ -1,0 +1,136 @@
+"""The paper's optimizer: Adam with a scheduled rate, decoupled decay on matrices, and clipping by the global norm.
+
+As the official code writes it, with t counted from 1 and s(.) the schedule at (t - 1) / T:
+
+    rate_t  = learning_rate s((t - 1) / T) sqrt(1 - b2^t) / (1 - b1^t)
+    theta  <- theta - rate_t m_t / (sqrt(v_t) + eps) - rate_t weight_decay theta
+
+so epsilon is outside the bias corrections, decay is inside the rate, and the first update is zero. `optax` parts give
+exactly this once epsilon and decay follow the corrections.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from gpt1_jax.errors import InputError
+
+DECAYED = ("kernel", "embedding")
+"""Names of the parameters that decay: matrices, whatever their number of axes, and no bias or gain."""
+
+SCHEDULES = ("cosine", "warmup_cosine", "warmup_linear", "warmup_constant")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """Adam and its schedule; the defaults are those of pre-training (paper, section 4.1).
+
+    Attributes:
+      learning_rate: peak rate.
+      schedule: after the linear warm-up, "cosine" falls from 1 to 0 over the steps that are left; "warmup_cosine",
+        "warmup_linear" and "warmup_constant" are the official code's, which are functions of t / T that are not
+        re-scaled after the warm-up.
+      warmup_steps: length of the warm-up in steps; None takes `warmup_fraction` of all steps.
+      warmup_fraction: used where `warmup_steps` is None.
+      b1: decay rate of the first moment.
+      b2: decay rate of the second moment.
+      eps: added to the root of the second moment.
+      weight_decay: decoupled decay of matrices.
+      clip_norm: largest global norm of the gradients; 0 switches clipping off.
+    """
+
+    learning_rate: float = 2.5e-4
+    schedule: str = "cosine"
+    warmup_steps: int | None = 2000
+    warmup_fraction: float = 0.002
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Checks names and ranges."""
+        if self.schedule not in SCHEDULES:
+            raise InputError(f"optimizer.schedule={self.schedule!r} is unknown; use one of {list(SCHEDULES)}")
+        for name in ("learning_rate", "eps", "weight_decay", "clip_norm", "warmup_fraction"):
+            if getattr(self, name) < 0:
+                raise InputError(f"optimizer.{name}={getattr(self, name)} must not be negative")
+        for name in ("b1", "b2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"optimizer.{name}={getattr(self, name)} must be at least 0 and below 1")
+
+
+def make_schedule(config: OptimizerConfig, n_steps: int) -> optax.Schedule:
+    """The learning rate at step 0, 1, ... of `n_steps`.
+
+    Raises:
+      InputError: the warm-up is longer than the run.
+    """
+    if n_steps < 1:
+        raise InputError(f"n_steps={n_steps} must be at least 1")
+    if config.warmup_steps is not None and config.warmup_steps >= n_steps:
+        raise InputError(
+            f"optimizer.warmup_steps={config.warmup_steps} does not fit a run of {n_steps} steps; "
+            f"use a number below {n_steps}, or warmup_steps=None for warmup_fraction={config.warmup_fraction} of it"
+        )
+    warmup = config.warmup_fraction if config.warmup_steps is None else config.warmup_steps / n_steps
+
+    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+        x = jnp.asarray(step, jnp.float32) / n_steps
+        if config.schedule == "cosine":
+            after = 0.5 * (1.0 + jnp.cos(jnp.pi * (x - warmup) / (1.0 - warmup)))
+        elif config.schedule == "warmup_cosine":
+            after = 0.5 * (1.0 + jnp.cos(jnp.pi * x))
+        elif config.schedule == "warmup_linear":
+            after = 1.0 - x
+        else:
+            after = jnp.ones_like(x)
+        during = x / max(warmup, 1e-12)
+        if config.schedule == "warmup_linear":
+            during = during * (1.0 - x)  # the official code's linear decay begins at step 0, inside the warm-up
+        return config.learning_rate * jnp.where(x <= warmup, during, after)
+
+    return schedule
+
+
+def decays(params: Any) -> Any:
+    """Which leaves decay: True for matrices by name (`DECAYED`)."""
+
+    def named(path: tuple[Any, ...], _: Any) -> bool:
+        return any(getattr(key, "key", None) in DECAYED for key in path)
+
+    return jax.tree_util.tree_map_with_path(named, params)
+
+
+def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """The update of the module's docstring as an optax transformation of raw gradients.
+
+    Args:
+      config: Adam's constants, decay and clipping.
+      schedule: step, from 0, -> learning rate.
+    """
+
+    def root(step: jax.Array) -> jax.Array:
+        return jnp.sqrt(1.0 - config.b2 ** (step + 1.0))
+
+    def correction(step: jax.Array) -> jax.Array:
+        return root(step) / (1.0 - config.b1 ** (step + 1.0))
+
+    adam = optax.inject_hyperparams(optax.scale_by_adam)(
+        b1=config.b1, b2=config.b2, eps=lambda step: config.eps / root(step)
+    )
+    decay = optax.inject_hyperparams(optax.add_decayed_weights, static_args="mask")(
+        weight_decay=lambda step: config.weight_decay * correction(step), mask=decays
+    )
+    return optax.chain(
+        optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
+        adam,
+        decay if config.weight_decay else optax.identity(),
+        optax.scale_by_learning_rate(schedule),
+    )

@@ -1,0 +1,1 @@
+"""Tasks: what they are, their input transformations, their metrics and predictions."""

@@ -1,0 +1,276 @@
+"""Rows to examples: fields and labels are picked out and checked, and splits are held out of the training rows."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from gpt1_jax.data.tables import Row, read_rows
+from gpt1_jax.errors import InputError
+from gpt1_jax.tasks.spec import FIELDS, OPTIONAL_FIELDS, Source, TaskSpec
+
+Field = str | tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Example:
+    """One example in words.
+
+    Attributes:
+        id: unique within its split.
+        fields: all of `FIELDS[kind]`; "answers" is a tuple of strings, the others are strings.
+        label: its label's name; None where it is not known.
+        where: `file:line`, for messages.
+    """
+
+    id: str
+    fields: Mapping[str, Field]
+    label: str | None = None
+    where: str = ""
+
+
+# Name of a reader -> function(source, required columns) -> rows. A new file format is one more entry.
+READERS: dict[str, Callable[[Source, tuple[str, ...]], Iterator[Row]]] = {
+    "table": lambda source, columns: read_rows(source.paths, columns=columns, **source.options),
+}
+
+
+def load_examples(spec: TaskSpec, splits: Sequence[str] | None = None) -> dict[str, list[Example]]:
+    """Reads the examples of some splits, by default of all.
+
+    Raises:
+        InputError: for a split the task does not have, a damaged file, an empty or non-text field, a missing label, an id
+            that occurs twice or a split without examples.
+    """
+    splits = spec.splits if splits is None else tuple(splits)
+    labelled = {split: spec.is_labelled(split) for split in splits}  # also checks the names
+    result = {split: _read_split(spec, split) for split in splits if split in spec.sources and split != "train"}
+    if "train" in labelled or any(split in spec.held_out for split in labelled):
+        train = _read_split(spec, "train")
+        parts = _hold_out(spec, train) if spec.held_out else {"train": train}
+        result |= {split: part for split, part in parts.items() if split in labelled}
+    for split in splits:
+        logging.info("task %s: split %s has %d examples%s", spec.name, split, len(result[split]),
+                     "" if labelled[split] else " without labels")
+    return {split: result[split] for split in splits}
+
+
+def label_names(spec: TaskSpec, train: Sequence[Example] | None = None) -> tuple[str, ...]:
+    """The label names in class order: the spec's own, or those found in `train`, sorted (as numbers if all are integers).
+
+    Raises:
+        InputError: if they have to be learned and cannot be.
+    """
+    counts = Counter(example.label for example in train or () if example.label is not None)
+    if spec.labels is not None:
+        absent = [label for label in spec.labels if counts and label not in counts]
+        if absent:
+            logging.warning("task %s: no training example has the label %s", spec.name, _quoted(absent))
+        return spec.labels
+    if not counts:
+        raise InputError(f"labels: task {spec.name!r} learns them from its training split, and none was read; name them")
+    if len(counts) == 1:
+        raise InputError(f"labels: all training examples of task {spec.name!r} have the label {next(iter(counts))!r}; "
+                         "at least two labels are needed")  # fmt: skip
+    names = tuple(sorted(counts, key=_natural(counts)))
+    logging.info("task %s: labels learned from train: %s", spec.name, ", ".join(f"{n!r} ({counts[n]})" for n in names))
+    return names
+
+
+def label_index(example: Example, labels: Sequence[str]) -> int:
+    """The class of an example, -1 if its label is not known.
+
+    Raises:
+        InputError: for a label that is not in `labels`, or names an answer the example does not have.
+    """
+    if example.label is None:
+        return -1
+    allowed = labels[: len(example.fields["answers"])] if "answers" in example.fields else labels
+    if example.label not in allowed:
+        raise InputError(f"{example.where}: label {example.label!r} is not one of {_quoted(allowed)}; "
+                         "correct the row, or give all label names in `labels`")  # fmt: skip
+    return list(labels).index(example.label)
+
+
+def make_examples(kind: str, values: Sequence[str | Mapping[str, Any]]) -> list[Example]:
+    """Unlabelled examples from Python values: a mapping of the kind's fields each, or just the text of a classification.
+
+    Raises:
+        InputError: that names the item and the field.
+    """
+    examples = []
+    for i, value in enumerate(values):
+        if isinstance(value, str) and len(FIELDS[kind]) == 1:
+            value = {FIELDS[kind][0]: value}
+        if not isinstance(value, Mapping):
+            raise InputError(f"examples[{i}]: kind {kind!r} takes a mapping with {_quoted(FIELDS[kind])}, got {value!r}")
+        for field in FIELDS[kind]:
+            if field not in value and field not in OPTIONAL_FIELDS:
+                raise InputError(f"examples[{i}]: no field {field!r}; kind {kind!r} has {_quoted(FIELDS[kind])}")
+        fields = {field: field for field in FIELDS[kind] if field in value}
+        examples.append(Example(str(i), _fields(kind, fields, value, f"examples[{i}]"), where=f"examples[{i}]"))
+    return examples
+
+
+def stratified_split(
+    strata: Sequence[Hashable], groups: Sequence[Hashable], fractions: Mapping[str, float], seed: int
+) -> dict[str, np.ndarray]:
+    """Sets parts of N rows aside.
+
+    Every part gets its fraction of each stratum, rounded, and whole groups only, so that equal rows never end up on two
+    sides. A group counts for the stratum of its first row. The assignment depends on the rows' order and the seed alone.
+
+    Returns:
+        name to sorted row indices, for every name in `fractions`, and "train" for the rest.
+    """
+    members: dict[Hashable, list[int]] = {}
+    for row, group in enumerate(groups):
+        members.setdefault(group, []).append(row)
+    by_stratum: dict[Hashable, list[list[int]]] = {}
+    for rows in members.values():
+        by_stratum.setdefault(strata[rows[0]], []).append(rows)
+    rng = np.random.default_rng(seed)
+    parts: dict[str, list[int]] = {name: [] for name in (*fractions, "train")}
+    for stratum in by_stratum.values():
+        n_rows = sum(map(len, stratum))
+        order = iter(rng.permutation(len(stratum)))
+        for name, fraction in fractions.items():
+            taken = 0
+            while taken < round(fraction * n_rows) and (group := next(order, None)) is not None:
+                parts[name] += stratum[group]
+                taken += len(stratum[group])
+        for group in order:
+            parts["train"] += stratum[group]
+    return {name: np.array(sorted(rows), np.int64) for name, rows in parts.items()}
+
+
+def _hold_out(spec: TaskSpec, train: list[Example]) -> dict[str, list[Example]]:
+    texts = [tuple(example.fields.values()) for example in train]
+    parts = stratified_split([example.label for example in train], texts, spec.held_out, spec.split_seed)
+    for name, fraction in spec.held_out.items():
+        logging.info(
+            "task %s: split %s is %d of the %d training rows (fraction %g asked, stratified by label, equal texts kept "
+            "together, seed %d)", spec.name, name, len(parts[name]), len(train), fraction, spec.split_seed,
+        )  # fmt: skip
+    for name, rows in parts.items():
+        if not len(rows):
+            raise InputError(
+                f"held_out={dict(spec.held_out)!r}: split {name!r} would be empty with {len(train)} training rows; "
+                "give more rows, other fractions or files of its own"
+            )
+    return {name: [train[row] for row in rows] for name, rows in parts.items()}
+
+
+def _read_split(spec: TaskSpec, split: str) -> list[Example]:
+    source = spec.sources[split]
+    if source.reader not in READERS:
+        raise InputError(f"sources[{split!r}].reader: {source.reader!r} is not one of {_quoted(READERS)}")
+    # File names make readable ids; paths are needed only where two files of a split have the same name.
+    same_names = len({Path(path).name for path in source.paths}) < len(source.paths)
+    examples, seen, dropped, empty = [], {}, Counter(), 0
+    for row in READERS[source.reader](source, spec.columns(split)):
+        label = _label(spec, row) if source.labelled else None
+        if label is not None and label in spec.drop_labels:
+            dropped[label] += 1
+            continue
+        fields = _fields(spec.kind, spec.fields, row.values, row.where, allow_empty=spec.allow_empty)
+        empty += not all(fields[field] for field in FIELDS[spec.kind] if field not in OPTIONAL_FIELDS)
+        if spec.id is None:
+            id_ = f"{row.path if same_names else Path(row.path).name}:{row.line}"
+        else:
+            id_ = _as_name(row.values[spec.id])
+            if id_ is None:
+                raise InputError(f"{row.where}: column {spec.id!r}: no usable identifier, {row.values[spec.id]!r}")
+            if id_ in seen:
+                raise InputError(f"{row.where}: identifier {id_!r} was used at {seen[id_]}; they have to be unique in a split")
+            seen[id_] = row.where
+        examples.append(Example(id_, fields, label, row.where))
+    for label, count in dropped.items():
+        logging.info("task %s: split %s: %d rows with label %r dropped", spec.name, split, count, label)
+    if empty:
+        logging.warning("task %s: split %s: %d examples with an empty text kept", spec.name, split, empty)
+    if not examples:
+        raise InputError(f"sources[{split!r}]: no examples left in {', '.join(source.paths)}: every label is in drop_labels")
+    return examples
+
+
+def _label(spec: TaskSpec, row: Row) -> str:
+    value = row.values[spec.label]
+    name = _as_name(value)
+    if name is None:
+        what = "is empty" if value in ("", None) else f"is {value!r}, which names no class"
+        raise InputError(f"{row.where}: column {spec.label!r}: the label {what}; add it, remove the row, or declare the split "
+                         "unlabelled")  # fmt: skip
+    return name
+
+
+def _as_name(value: Any) -> str | None:
+    """A label or identifier as a string: JSON's integers and booleans are spelt as in JSON. None if it is none."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def _fields(
+    kind: str, columns: Mapping[str, Field], values: Mapping[str, Any], where: str, *, allow_empty: bool = False
+) -> dict[str, Field]:
+    fields: dict[str, Field] = {}
+    for field in FIELDS[kind]:
+        column = columns.get(field)
+        if column is None:
+            fields[field] = ""
+            continue
+        if field == "answers":
+            fields[field] = _answers(column, values, where)
+            continue
+        names = (column,) if isinstance(column, str) else column
+        texts = [_text(values[name], name, where) for name in names]
+        fields[field] = " ".join(text for text in texts if text.strip())
+        if not fields[field] and not allow_empty and (field not in OPTIONAL_FIELDS):
+            raise InputError(f"{where}: column {' + '.join(names)!r}: the text is empty; fill it in, remove the row, or set "
+                             "allow_empty=True")  # fmt: skip
+    if kind == "multiple_choice" and not any(fields[field] for field in OPTIONAL_FIELDS) and not allow_empty:
+        raise InputError(f"{where}: context and question are both empty; fill one in, or remove the row")
+    return fields
+
+
+def _answers(column: Field, values: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    if isinstance(column, str):
+        answers, names = values[column], column
+        if not isinstance(answers, list | tuple):
+            raise InputError(f"{where}: column {column!r}: answers are a JSON list of strings, got {answers!r:.80}; in a table "
+                             "give one column per answer")  # fmt: skip
+    else:
+        answers, names = [values[name] for name in column], ", ".join(column)
+    if len(answers) < 2:
+        raise InputError(f"{where}: {names!r}: {len(answers)} answer given; a choice needs at least two")
+    texts = tuple(_text(answer, names, where) for answer in answers)
+    for i, text in enumerate(texts):
+        if not text.strip():
+            raise InputError(f"{where}: {names!r}: answer {i + 1} of {len(texts)} is empty; fill it in, or leave it out of a "
+                             "JSON list")  # fmt: skip
+    return texts
+
+
+def _text(value: Any, column: str, where: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{where}: column {column!r}: a text is expected, got {value!r:.80} ({type(value).__name__})")
+    return value
+
+
+def _natural(names: Mapping[str, int]) -> Callable[[str], Any] | None:
+    """Sort key: by value if all names are plain integers (so "10" follows "9"), else alphabetically."""
+    try:
+        return int if len({int(name) for name in names}) == len(names) else None
+    except ValueError:
+        return None
+
+
+def _quoted(names: Sequence[str] | Mapping[str, Any]) -> str:
+    return ", ".join(repr(name) for name in names)

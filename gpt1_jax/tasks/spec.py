@@ -1,0 +1,255 @@
+"""`TaskSpec`: everything there is to say about a task, as one frozen value.
+
+A task is a kind (section 3.3 of the paper: how an example becomes token sequences), the files of its splits, which columns
+are its fields and its label, its label names and its metrics. A new task is one more `TaskSpec`; a user's own is `custom`.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from gpt1_jax.errors import InputError
+from gpt1_jax.tasks.metrics import METRICS
+
+Kind = Literal["classification", "entailment", "similarity", "multiple_choice"]
+KINDS: tuple[str, ...] = get_args(Kind)
+
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "classification": ("text",),
+    "entailment": ("premise", "hypothesis"),
+    "similarity": ("text_a", "text_b"),
+    "multiple_choice": ("context", "question", "answers"),
+}
+OPTIONAL_FIELDS = ("context", "question")  # multiple choice needs one of the two; "answers" is a list, the others are text
+
+DEFAULT_METRICS: Mapping[str, tuple[str, ...]] = {
+    "classification": ("accuracy", "f1"),
+    "entailment": ("accuracy", "f1"),
+    "similarity": ("accuracy", "f1"),
+    "multiple_choice": ("accuracy",),
+}
+DEFAULT_VALIDATION_FRACTION = 0.1
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where the rows of one split come from.
+
+    Attributes:
+        paths: files (or whatever else the reader understands).
+        labelled: False for a split whose labels are not known: it gives predictions, not metrics.
+        reader: a name in `gpt1_jax.tasks.examples.READERS`; "table" reads CSV, TSV and JSONL.
+        options: keyword arguments for the reader; for "table": `header`, `quoting`.
+    """
+
+    paths: tuple[str, ...]
+    labelled: bool = True
+    reader: str = "table"
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSpec:
+    """Everything about a task.
+
+    Attributes:
+        name: shown in logs and results.
+        kind: decides the input transformation, see `gpt1_jax.tasks.transforms`.
+        sources: split name to `Source`; "train" is the one that is learned from.
+        fields: canonical field (`FIELDS[kind]`) to column. Several columns for a text are joined with a space; for
+            "answers" they are the answers in order, while a single column holds a JSON list of any length.
+        label: the label's column; None if no split is labelled.
+        labels: the label names in class order. None: learned from the training split, sorted. For multiple choice they
+            name the answers in order, such as ("A", "B", "C", "D"), and have to be given.
+        metrics: names in `gpt1_jax.tasks.metrics.METRICS`, the task's own first; it chooses the best checkpoint.
+        held_out: split name to the fraction of the training rows set aside for it: stratified by label, rows with the
+            same text on the same side, seeded by `split_seed`.
+        drop_labels: label values whose rows are left out, counted and logged (SNLI's "-1").
+        id: column with the row's identifier; None: `file:line`.
+        allow_empty: takes empty texts, counted and logged, instead of refusing them.
+
+    Raises:
+        InputError: if the parts do not fit together.
+    """
+
+    name: str
+    kind: Kind
+    sources: Mapping[str, Source]
+    fields: Mapping[str, str | tuple[str, ...]]
+    label: str | None = "label"
+    labels: tuple[str, ...] | None = None
+    metrics: tuple[str, ...] = ("accuracy",)
+    held_out: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    split_seed: int = 0
+    drop_labels: tuple[str, ...] = ()
+    id: str | None = None
+    allow_empty: bool = False
+
+    def __post_init__(self) -> None:
+        _check_choice("kind", self.kind, KINDS)
+        self._check_fields()
+        self._check_labels()
+        self._check_splits()
+        if not self.metrics:
+            raise InputError(f"metrics: none given; the first chooses the best checkpoint; allowed are {_any(METRICS)}")
+        for metric in self.metrics:
+            _check_choice("metrics", metric, METRICS)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of all splits, those held out from "train" included."""
+        return (*self.sources, *self.held_out)
+
+    def is_labelled(self, split: str) -> bool:
+        """Whether the labels of `split` are known.
+
+        Raises:
+            InputError: for a split the task does not have.
+        """
+        _check_choice("split", split, self.splits)
+        return self.sources["train" if split in self.held_out else split].labelled
+
+    def columns(self, split: str) -> tuple[str, ...]:
+        """The columns that have to be in the rows of `split`."""
+        columns = [c for field in self.fields.values() for c in ((field,) if isinstance(field, str) else field)]
+        if self.label is not None and self.is_labelled(split):
+            columns.append(self.label)
+        if self.id is not None:
+            columns.append(self.id)
+        return tuple(dict.fromkeys(columns))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "TaskSpec":
+        """The inverse of `dataclasses.asdict`, also after a trip through JSON."""
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+        sources = {
+            name: Source(**{**source, "paths": tuple(source["paths"])}) for name, source in values["sources"].items()
+        }
+        fields = {name: tuple(c) if isinstance(c, list) else c for name, c in values["fields"].items()}
+        return cls(**{**values, "sources": sources, "fields": fields})
+
+    def _check_fields(self) -> None:
+        known = FIELDS[self.kind]
+        for field in self.fields:
+            _check_choice(f"fields of kind {self.kind!r}", field, known)
+        missing = [field for field in known if field not in self.fields and field not in OPTIONAL_FIELDS]
+        if self.kind == "multiple_choice" and not set(OPTIONAL_FIELDS) & set(self.fields):
+            missing = [" or ".join(OPTIONAL_FIELDS), *missing]
+        if missing:
+            raise InputError(
+                f"fields: kind {self.kind!r} needs {', '.join(missing)}; have {_any(self.fields) or 'none'}; "
+                'map each to its column, as in fields={"text": "review"}'
+            )
+
+    def _check_labels(self) -> None:
+        if self.label is None and any(source.labelled for source in self.sources.values()):
+            raise InputError("label: no column given, yet a split is labelled; name the column, or declare the splits unlabelled")
+        if self.labels is None:
+            if self.kind == "multiple_choice":
+                raise InputError('labels: multiple choice needs the answers\' names in order, such as ("A", "B", "C", "D")')
+            return
+        if len(self.labels) < 2 or len(set(self.labels)) != len(self.labels):
+            raise InputError(f"labels={self.labels!r}: at least two names, each once")
+        for label in self.labels:
+            if not isinstance(label, str) or not label:
+                raise InputError(f"labels: {label!r} is not a non-empty string; numbers are written as strings, such as '1'")
+
+    def _check_splits(self) -> None:
+        if not self.sources:
+            raise InputError("sources: no split given; give at least the files of one")
+        for name, source in self.sources.items():
+            if not source.paths:
+                raise InputError(f"sources[{name!r}]: no file given")
+        if not self.held_out:
+            return
+        if "train" not in self.sources or not self.sources["train"].labelled:
+            raise InputError("held_out: splits are set aside from a labelled 'train' split, and there is none")
+        for name, fraction in self.held_out.items():
+            if name in self.sources:
+                raise InputError(f"held_out[{name!r}]: the split has its own files; give one of the two")
+            if not 0 < fraction < 1:
+                raise InputError(f"held_out[{name!r}]={fraction!r}: a fraction of the training rows, above 0 and below 1")
+        if sum(self.held_out.values()) >= 1:
+            raise InputError(f"held_out={dict(self.held_out)!r}: the fractions leave nothing to train on")
+
+
+def custom(
+    *,
+    train: Paths | None = None,
+    validation: Paths | None = None,
+    test: Paths | None = None,
+    kind: Kind = "classification",
+    fields: Mapping[str, str | Sequence[str]] | None = None,
+    label: str | None = "label",
+    labels: Sequence[str] | None = None,
+    metrics: Sequence[str] | None = None,
+    unlabelled: Sequence[str] = (),
+    validation_fraction: float | None = None,
+    test_fraction: float = 0.0,
+    split_seed: int = 0,
+    drop_labels: Sequence[str] = (),
+    id: str | None = None,
+    allow_empty: bool = False,
+    options: Mapping[str, Any] | None = None,
+    name: str = "custom",
+) -> TaskSpec:
+    """A task made of the user's own CSV, TSV or JSONL files.
+
+    Args:
+        train, validation, test: a file or several for each split.
+        kind, label, labels, split_seed, drop_labels, id, allow_empty, name: see `TaskSpec`.
+        fields: canonical field to column(s); by default the columns are called like the fields.
+        metrics: by default accuracy, and F1 unless the kind is multiple choice.
+        unlabelled: splits whose files have no labels, such as ("test",).
+        validation_fraction: without `validation` files, this part of the training rows (0.1 unless said; 0: none).
+        test_fraction: without `test` files, this part of the training rows.
+        options: passed to `gpt1_jax.data.tables.read_rows` for every file: `header`, `quoting`.
+
+    Raises:
+        InputError: if the parts do not fit together.
+    """
+    _check_choice("kind", kind, KINDS)
+    files = {"train": train, "validation": validation, "test": test}
+    for split in unlabelled:
+        _check_choice("unlabelled", split, [split for split, paths in files.items() if paths is not None])
+    sources = {
+        split: Source(_as_paths(paths), labelled=split not in unlabelled, options=dict(options or {}))
+        for split, paths in files.items()
+        if paths is not None
+    }
+    if validation_fraction is None:
+        can_split = train is not None and validation is None and "train" not in unlabelled
+        validation_fraction = DEFAULT_VALIDATION_FRACTION if can_split else 0.0
+    held_out = {"validation": validation_fraction, "test": test_fraction}
+    if fields is None:
+        fields = {field: field for field in FIELDS[kind]}
+    return TaskSpec(
+        name=name,
+        kind=kind,
+        sources=sources,
+        fields={field: column if isinstance(column, str) else tuple(column) for field, column in fields.items()},
+        label=label,
+        labels=None if labels is None else tuple(labels),
+        metrics=DEFAULT_METRICS[kind] if metrics is None else tuple(metrics),
+        held_out={split: fraction for split, fraction in held_out.items() if fraction != 0},
+        split_seed=split_seed,
+        drop_labels=tuple(drop_labels),
+        id=id,
+        allow_empty=allow_empty,
+    )
+
+
+def _as_paths(paths: Paths) -> tuple[str, ...]:
+    return (os.fspath(paths),) if isinstance(paths, str | os.PathLike) else tuple(os.fspath(path) for path in paths)
+
+
+def _check_choice(what: str, value: object, allowed: Sequence[str] | Mapping[str, Any]) -> None:
+    if value not in allowed:
+        raise InputError(f"{what}: {value!r} is not one of {_any(allowed)}")
+
+
+def _any(names: Sequence[str] | Mapping[str, Any]) -> str:
+    return ", ".join(repr(name) for name in names)
