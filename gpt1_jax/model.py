@@ -146,7 +146,8 @@ class ReadOut:
     Attributes:
       kind: "classification" and "entailment" read one stream; "similarity" adds both orders of a pair before W_y;
         "multiple_choice" compares one output over the answers.
-      labels: names of the classes in the order of the outputs; empty for multiple choice.
+      labels: names of the classes in the order of the outputs; for multiple choice names of the answers in their order
+        ("A", "B", ...), or none.
     """
 
     kind: str
@@ -157,15 +158,13 @@ class ReadOut:
         object.__setattr__(self, "labels", tuple(self.labels))
         if self.kind not in READ_OUT_KINDS:
             raise InputError(f"kind={self.kind!r} is unknown; use one of {list(READ_OUT_KINDS)}")
-        if self.kind == "multiple_choice" and self.labels:
-            raise InputError("labels must be empty for kind='multiple_choice': its classes are the answers")
         if self.kind != "multiple_choice" and len(self.labels) < 2:
             raise InputError(f"labels={list(self.labels)}: kind={self.kind!r} needs at least two label names")
 
     @property
     def n_outputs(self) -> int:
         """Columns of W_y."""
-        return max(1, len(self.labels))
+        return 1 if self.kind == "multiple_choice" else len(self.labels)
 
 
 @flax.struct.dataclass

@@ -1,0 +1,98 @@
+"""Configuration at the door: a dataclass, a dict or an `ml_collections.ConfigDict` becomes a checked, frozen dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from gpt1_jax.errors import InputError
+
+T = TypeVar("T")
+
+
+def from_config(cls: type[T], config: Any = None, *, where: str = "config") -> T:
+    """Turns `config` into a `cls`; keys that are absent take the dataclass's defaults.
+
+    Args:
+      cls: a frozen dataclass whose fields may be dataclasses, tuples and plain values.
+      config: a `cls`, a (nested) mapping, a `ConfigDict`, or None for all defaults.
+      where: how messages name the place.
+
+    Raises:
+      InputError: a key is unknown (the nearest known one is suggested) or a value has the wrong type.
+    """
+    if config is None:
+        return cls()
+    if isinstance(config, cls):
+        return config
+    if hasattr(config, "to_dict"):  # ConfigDict
+        config = config.to_dict()
+    if not isinstance(config, Mapping):
+        raise InputError(f"{where} must be a {cls.__name__} or a mapping, not {type(config).__name__}")
+    hints = typing.get_type_hints(cls)
+    names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    for key in config:
+        if key not in names:
+            near = difflib.get_close_matches(str(key), names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {names}"
+            raise InputError(f"{where}.{key} is unknown; {hint}")
+    return cls(**{key: _convert(hints[key], value, f"{where}.{key}") for key, value in config.items()})
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A dataclass as nested dicts of JSON values (tuples become lists)."""
+
+    def plain(value: Any) -> Any:
+        if dataclasses.is_dataclass(value):
+            return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        if isinstance(value, list | tuple):
+            return [plain(v) for v in value]
+        if isinstance(value, Mapping):
+            return {k: plain(v) for k, v in value.items()}
+        return value
+
+    return plain(config)
+
+
+def to_config_dict(config: Any) -> Any:
+    """A dataclass as an `ml_collections.ConfigDict` for a config file: every key is there, so a misspelt override fails."""
+    from ml_collections import config_dict
+
+    hints = typing.get_type_hints(type(config))
+    out = config_dict.ConfigDict()
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if dataclasses.is_dataclass(value):
+            value = to_config_dict(value)
+        elif value is None:
+            # A placeholder knows its type, so that --config.key=3 gives an int and not a string.
+            value = config_dict.placeholder(next(t for t in typing.get_args(hints[f.name]) if t is not types.NoneType))
+        out[f.name] = value
+    return out
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return from_config(hint, value, where=where)  # type: ignore[arg-type]
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and types.NoneType in args:
+            return None
+        return _convert(next(a for a in args if a is not types.NoneType), value, where)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise InputError(f"{where}={value!r} must be a sequence")
+        return tuple(_convert(args[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise InputError(f"{where}={value!r} must be a mapping")
+        return {k: _convert(args[1], v, f"{where}.{k}") for k, v in value.items()}
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is Any or (isinstance(value, hint) and not (hint is int and isinstance(value, bool))):
+        return value
+    raise InputError(f"{where}={value!r} must be of type {getattr(hint, '__name__', hint)}")

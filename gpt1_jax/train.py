@@ -1,0 +1,294 @@
+"""TrainState, the sharded train and eval steps, and the one training loop.
+
+A train step is `(state, batch) -> (state, metrics)`. The batch of step s and its randomness are pure functions of
+(seed, s), so a run that stops at any step and goes on elsewhere is the same run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl import logging
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from gpt1_jax.checkpoint import Checkpointer
+from gpt1_jax.errors import InputError
+from gpt1_jax.losses import Batch, Metrics, Objective
+from gpt1_jax.metrics import MetricsWriter, Progress
+from gpt1_jax.model import GPT1
+from gpt1_jax.sharding import batch_sharding, to_global
+
+HostBatch = Mapping[str, np.ndarray]
+
+
+@flax.struct.dataclass
+class TrainState:
+    """All that a run has to remember.
+
+    Attributes:
+      step: int32 [], updates done.
+      params: the model's parameters, float32.
+      opt_state: the optimizer's state.
+      key: typed random key of the run; step s uses `fold_in(key, s)`.
+    """
+
+    step: Array
+    params: Any
+    opt_state: Any
+    key: Array
+
+
+def initial_state(model: GPT1, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
+    """The state before step 1, its arrays in Flax's partitioning boxes (see `sharding.init_sharded`)."""
+    key = jax.random.key(seed)
+    params = model.init_partitioned(jax.random.fold_in(key, 0x1417))  # no step's key
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), key)
+
+
+TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+
+
+def make_train_step(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    *,
+    accumulation_steps: int = 1,
+) -> TrainStep:
+    """One update from one global batch.
+
+    The batch is worked off in `accumulation_steps` micro-batches; since the objective's weights are normalised over the
+    whole batch first, their gradients simply add up to the gradients of one large batch.
+
+    Returns:
+      (state, batch) -> (state, metrics); the metrics are float32 scalars: those of the objective, "grad_norm" (before
+      clipping) and "learning_rate".
+    """
+    value_and_grad = jax.value_and_grad(objective.loss, has_aux=True)
+
+    def gradients(params: Any, batch: Batch, key: Array, step: Array) -> tuple[Any, Metrics]:
+        n_rows = next(iter(batch.values())).shape[0]
+        if accumulation_steps == 1:
+            (_, metrics), grads = value_and_grad(params, batch, jnp.arange(n_rows), key, step)
+            return grads, metrics
+        # Micro-batch i takes every k-th row from i on, so that each device keeps the rows it holds.
+        micro = jax.tree.map(
+            lambda x: x.reshape(-1, accumulation_steps, *x.shape[1:]).swapaxes(0, 1),
+            batch | {"row": jnp.arange(n_rows)},
+        )
+
+        def add(total: tuple[Any, Metrics], rows_of: Batch) -> tuple[tuple[Any, Metrics], None]:
+            rows = rows_of.pop("row")
+            (_, metrics), grads = value_and_grad(params, rows_of, rows, key, step)
+            return jax.tree.map(jnp.add, total, (grads, metrics)), None
+
+        first = jax.tree.map(lambda x: x[0], micro)
+        shapes = jax.eval_shape(
+            lambda b: value_and_grad(params, {k: v for k, v in b.items() if k != "row"}, b["row"], key, step), first
+        )
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (shapes[1], shapes[0][1]))
+        (grads, metrics), _ = jax.lax.scan(add, zeros, micro)
+        return grads, metrics
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        key = jax.random.fold_in(state.key, state.step)
+        grads, metrics = gradients(state.params, objective.normalize(batch), key, state.step)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        metrics |= {"grad_norm": optax.global_norm(grads), "learning_rate": schedule(state.step)}
+        params = optax.apply_updates(state.params, updates)
+        return state.replace(step=state.step + 1, params=params, opt_state=opt_state), metrics
+
+    return train_step
+
+
+def jit_train_step(train_step: TrainStep, mesh: Mesh, state_shardings: Any) -> TrainStep:
+    """The step over the mesh (what `pjit` was): rows sharded, state in place and donated, metrics on every device."""
+    return jax.jit(
+        train_step,
+        in_shardings=(state_shardings, batch_sharding(mesh)),
+        out_shardings=(state_shardings, NamedSharding(mesh, PartitionSpec())),
+        donate_argnums=0,
+    )
+
+
+def jit_eval_step(eval_step: Callable[[Any, Batch], Any], mesh: Mesh, param_shardings: Any) -> Callable[..., Any]:
+    """`(params, batch) -> outputs` over the mesh; every process gets all of the outputs."""
+    return jax.jit(
+        eval_step,
+        in_shardings=(param_shardings, batch_sharding(mesh)),
+        out_shardings=NamedSharding(mesh, PartitionSpec()),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopConfig:
+    """When the training loop reports, evaluates and saves, all in updates.
+
+    Attributes:
+      log_every: metrics and progress.
+      eval_every: held-out evaluation; 0 only at the end.
+      save_every: checkpoints; 0 only at the end.
+      keep_latest: newest checkpoints kept.
+      keep_every: checkpoints whose step divides by this are kept for good; 0 keeps none that way.
+    """
+
+    log_every: int = 10
+    eval_every: int = 1000
+    save_every: int = 1000
+    keep_latest: int = 2
+    keep_every: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        for name, least in (("log_every", 1), ("eval_every", 0), ("save_every", 0), ("keep_latest", 1), ("keep_every", 0)):
+            if getattr(self, name) < least:
+                raise InputError(f"loop.{name}={getattr(self, name)} must be at least {least}")
+
+
+class Interrupted(Exception):
+    """SIGTERM or Ctrl-C ended the run between two updates; what was done is saved.
+
+    Attributes:
+      signum: the signal.
+      step: updates done and saved.
+    """
+
+    def __init__(self, signum: int, step: int) -> None:
+        super().__init__(f"{signal.Signals(signum).name} after step {step}: saved; start the same command to continue")
+        self.signum, self.step = signum, step
+
+
+class Diverged(RuntimeError):
+    """The loss is not a number any more; nothing of it was saved."""
+
+
+def fit(
+    state: TrainState,
+    train_step: TrainStep,
+    batches: Iterator[HostBatch],
+    *,
+    n_steps: int,
+    mesh: Mesh,
+    loop: LoopConfig,
+    checkpointer: Checkpointer,
+    writer: MetricsWriter,
+    progress: Progress,
+    meta: dict[str, Any],
+    flops_per_token: Callable[[int], float],
+    evaluate: Callable[[TrainState], dict[str, float]] | None = None,
+) -> TrainState:
+    """Trains from `state.step` to `n_steps`.
+
+    Args:
+      state: fresh or restored.
+      train_step: compiled, see `jit_train_step`.
+      batches: this host's part of the batch of step `state.step`, and of those that follow.
+      n_steps: updates in all.
+      mesh: where the global batch lives; current while the loop runs.
+      loop: intervals.
+      checkpointer: takes the state at `save_every`, after an evaluation that may decide what is best, and at the end.
+      writer: takes the metrics.
+      progress: shows them.
+      meta: stored beside each checkpoint.
+      flops_per_token: sequence length -> FLOPs of a token, for the MFU.
+      evaluate: state -> held-out metrics.
+
+    Returns:
+      the state after `n_steps`.
+
+    Raises:
+      Interrupted: SIGTERM or Ctrl-C; saved if a step was done.
+      Diverged: the loss became NaN or infinite.
+    """
+    step = done_before = int(state.step)
+    metrics: Metrics = {}
+
+    def save(results: dict[str, float] | None) -> None:
+        _check_finite(metrics, step, checkpointer)
+        checkpointer.save(step, state, meta, metrics=results)
+
+    with StopSignals() as stop, jax.set_mesh(mesh):
+        while step < n_steps and not stop.signum:
+            batch = next(batches)
+            state, metrics = train_step(state, to_global(dict(batch), mesh))
+            step += 1
+            n_tokens = batch["tokens"].size * jax.process_count()
+            progress.advance(step, tokens=n_tokens, flops=n_tokens * flops_per_token(batch["tokens"].shape[-1]))
+            last = step == n_steps
+            if step % loop.log_every == 0 or last:
+                values = _check_finite(metrics, step, checkpointer)
+                writer.write(step, {**values, **progress.rates()})
+                progress.show(step, values)
+            results = None
+            if evaluate is not None and (last or (loop.eval_every and step % loop.eval_every == 0)):
+                with progress.paused():
+                    results = evaluate(state)
+                writer.write(step, results)
+                progress.note(f"step {step}: " + "  ".join(f"{k} {v:.4g}" for k, v in results.items()))
+            if last or (loop.save_every and step % loop.save_every == 0):
+                with progress.paused():
+                    save(results)
+        checkpointer.wait()
+        if stop.signum:
+            if step > done_before and checkpointer.latest_step() != step:
+                save(None)
+                checkpointer.wait()
+            raise Interrupted(stop.signum, step)
+    return state
+
+
+def _check_finite(metrics: Metrics, step: int, checkpointer: Checkpointer) -> dict[str, float]:
+    values = {k: float(v) for k, v in jax.device_get(metrics).items()}
+    if not np.isfinite(values.get("loss", 0.0)):
+        raise Diverged(
+            f"loss is {values['loss']} at step {step}; the last good checkpoint is step {checkpointer.latest_step()}. "
+            f"Lower optimizer.learning_rate or lengthen the warm-up, and start the same command again in a new workdir"
+        )
+    return values
+
+
+class StopSignals:
+    """Turns the first SIGTERM or Ctrl-C into a flag that the loop reads between two updates.
+
+    The second Ctrl-C interrupts at once. Outside the main thread, where Python takes no signals, it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.signum = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {s: signal.signal(s, self._stop) for s in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+
+    def _stop(self, signum: int, frame: object) -> None:
+        del frame
+        if self.signum and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signum = signum
+        logging.warning("%s: finishing the update in progress, then saving", signal.Signals(signum).name)
+
+
+@contextlib.contextmanager
+def timed(what: str) -> Iterator[None]:
+    """Logs how long the block took."""
+    start = time.perf_counter()
+    yield
+    logging.info("%s took %.1f s", what, time.perf_counter() - start)
