@@ -1,4 +1,4 @@
-"""Configuration at the door: a dataclass, a dict or an `ml_collections.ConfigDict` becomes a checked, frozen dataclass."""
+"""Configuration at the door: a dict or an `ml_collections.ConfigDict` becomes a checked, frozen dataclass."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def to_config_dict(config: Any) -> Any:
-    """A dataclass as an `ml_collections.ConfigDict` for a config file: every key is there, so a misspelt override fails."""
+    """A dataclass as a `ConfigDict` for a config file: every key is there, so a misspelt override fails."""
     from ml_collections import config_dict
 
     hints = typing.get_type_hints(type(config))

@@ -1,4 +1,4 @@
-"""Arithmetic of a run: FLOPs per token, and what the device could do at most (the floor every speed is held against)."""
+"""FLOPs of a token, and those of the device in a second: the floor that every speed is held against."""
 
 from __future__ import annotations
 

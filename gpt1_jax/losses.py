@@ -11,7 +11,7 @@ Shapes: B batch, C streams of one example, L length, D n_embd, R table rows.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -95,23 +95,25 @@ class Objective:
 
     Attributes:
       normalize: batch -> batch whose weights sum to one over the whole global batch.
-      loss: (params, normalised rows of it, their global row numbers, dropout key, step) -> (loss, metrics), all of
-        which add up over the rows.
+      loss: (params, normalised rows of it, their global row numbers, dropout key, scheduled values) -> (loss,
+        metrics), all of which add up over the rows.
     """
 
     normalize: Callable[[Batch], Batch]
-    loss: Callable[[Any, Batch, Array, Array, Array], tuple[Array, Metrics]]
+    loss: Callable[[Any, Batch, Array, Array, Mapping[str, Array]], tuple[Array, Metrics]]
 
 
-def lm_objective(model: GPT1, config: LossConfig = LossConfig()) -> Objective:  # noqa: B008 (frozen)
+def lm_objective(model: GPT1, config: LossConfig = LossConfig()) -> Objective:
     """L1, averaged over the target tokens of {"tokens": int32 [B, L], "mask": float32 [B, L]}."""
 
     def normalize(batch: Batch) -> Batch:
         mask = batch["mask"]
         return batch | {"mask": mask / jnp.maximum(mask[:, 1:].sum(), 1.0)}
 
-    def loss(params: Any, batch: Batch, rows: Array, key: Array, step: Array) -> tuple[Array, Metrics]:
-        del step
+    def loss(
+        params: Any, batch: Batch, rows: Array, key: Array, scheduled: Mapping[str, Array]
+    ) -> tuple[Array, Metrics]:
+        del scheduled
         h, table = model.apply(
             {"params": params},
             batch["tokens"],
@@ -127,7 +129,7 @@ def lm_objective(model: GPT1, config: LossConfig = LossConfig()) -> Objective:  
     return Objective(normalize, loss)
 
 
-def lm_sums(model: GPT1, params: Any, batch: Batch, config: LossConfig = LossConfig()) -> Metrics:  # noqa: B008
+def lm_sums(model: GPT1, params: Any, batch: Batch, config: LossConfig = LossConfig()) -> Metrics:
     """Held-out sums of one batch: total `nll` in nats and number of `tokens` scored, both float32 scalars."""
     h, table = model.apply({"params": params}, batch["tokens"], method=GPT1.features)
     nll = next_token_nll(h, table, batch["tokens"], n_rows=model.config.n_logits, chunk=config.chunk)
@@ -137,8 +139,7 @@ def lm_sums(model: GPT1, params: Any, batch: Batch, config: LossConfig = LossCon
 
 def task_objective(
     model: GPT1,
-    lm_coef: Callable[[Array], Array],
-    config: LossConfig = LossConfig(),  # noqa: B008
+    config: LossConfig = LossConfig(),
 ) -> Objective:
     """L3 = L2 + lambda L1 (paper, equation 5), both from one forward pass.
 
@@ -146,9 +147,8 @@ def task_objective(
     tokens, special ones included.
 
     Args:
-      model: a model with a readout.
-      lm_coef: step -> lambda. A batch is {"tokens": int32 [B, C, L], "mask": float32 [B, C, L], "stream_mask":
-        bool [B, C], "label": int32 [B], "weight": float32 [B]}.
+      model: a model with a readout. A batch is {"tokens": int32 [B, C, L], "mask": float32 [B, C, L], "stream_mask":
+        bool [B, C], "label": int32 [B], "weight": float32 [B]}; the scheduled value "lm_coef" is lambda.
       config: how L1 is computed.
     """
 
@@ -158,11 +158,13 @@ def task_objective(
         per_stream = real / jnp.maximum(mask[:, :, 1:].sum(-1), 1.0) / jnp.maximum(real.sum(), 1.0)
         return batch | {"weight": weight / jnp.maximum(weight.sum(), 1e-9), "mask": mask * per_stream[..., None]}
 
-    def loss(params: Any, batch: Batch, rows: Array, key: Array, step: Array) -> tuple[Array, Metrics]:
+    def loss(
+        params: Any, batch: Batch, rows: Array, key: Array, scheduled: Mapping[str, Array]
+    ) -> tuple[Array, Metrics]:
         outputs = task_outputs(model, params, batch, config, rows=rows, key=key)
         l2 = jnp.sum(outputs["task_nll"] * batch["weight"])
         l1 = jnp.sum(outputs["lm_nll"] * batch["mask"][:, :, 1:])
-        value = l2 + lm_coef(step) * l1
+        value = l2 + scheduled["lm_coef"] * l1
         hit = outputs["logits"].argmax(-1) == batch["label"]
         metrics = {"loss": value, "task_loss": l2, "lm_loss": l1, "accuracy": jnp.sum(hit * batch["weight"])}
         return value, metrics
@@ -174,7 +176,7 @@ def task_outputs(
     model: GPT1,
     params: Any,
     batch: Batch,
-    config: LossConfig = LossConfig(),  # noqa: B008
+    config: LossConfig = LossConfig(),
     *,
     rows: Array | None = None,
     key: Array | None = None,

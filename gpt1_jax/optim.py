@@ -14,8 +14,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from gpt1_jax.errors import InputError
@@ -23,7 +25,7 @@ from gpt1_jax.errors import InputError
 DECAYED = ("kernel", "embedding")
 """Names of the parameters that decay: matrices, whatever their number of axes, and no bias or gain."""
 
-SCHEDULES = ("cosine", "warmup_cosine", "warmup_linear", "warmup_constant")
+SCHEDULES = ("cosine", "warmup_cosine", "warmup_linear", "warmup_constant", "constant")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +68,45 @@ class OptimizerConfig:
                 raise InputError(f"optimizer.{name}={getattr(self, name)} must be at least 0 and below 1")
 
 
-def make_schedule(config: OptimizerConfig, n_steps: int) -> optax.Schedule:
+@flax.struct.dataclass
+class Schedule:
+    """A number that changes with the step: x = step / n_steps -> value.
+
+    The numbers are inputs of a compiled step and only the shape's name is compiled in, so that one compilation serves
+    any rate and any length of a run.
+
+    Attributes:
+      peak: value at the end of the warm-up.
+      n_steps: length T of the run, in steps.
+      warmup: part of the run that rises linearly from zero.
+      shape: one of `SCHEDULES`, see `OptimizerConfig`.
+    """
+
+    peak: jax.typing.ArrayLike
+    n_steps: jax.typing.ArrayLike = 1.0
+    warmup: jax.typing.ArrayLike = 0.0
+    shape: str = flax.struct.field(pytree_node=False, default="constant")
+
+    def __call__(self, step: jax.typing.ArrayLike) -> jax.Array:
+        """The value before update `step` + 1: float32 []."""
+        x = jnp.asarray(step, jnp.float32) / self.n_steps
+        if self.shape == "constant":
+            return self.peak * jnp.ones_like(x)
+        if self.shape == "cosine":
+            after = 0.5 * (1.0 + jnp.cos(jnp.pi * (x - self.warmup) / (1.0 - self.warmup)))
+        elif self.shape == "warmup_cosine":
+            after = 0.5 * (1.0 + jnp.cos(jnp.pi * x))
+        elif self.shape == "warmup_linear":
+            after = 1.0 - x
+        else:
+            after = jnp.ones_like(x)
+        during = x / jnp.maximum(self.warmup, 1e-12)
+        if self.shape == "warmup_linear":
+            during = during * (1.0 - x)  # the official code's linear decay begins at step 0, inside the warm-up
+        return self.peak * jnp.where(x <= self.warmup, during, after)
+
+
+def make_schedule(config: OptimizerConfig, n_steps: int) -> Schedule:
     """The learning rate at step 0, 1, ... of `n_steps`.
 
     Raises:
@@ -80,23 +120,7 @@ def make_schedule(config: OptimizerConfig, n_steps: int) -> optax.Schedule:
             f"use a number below {n_steps}, or warmup_steps=None for warmup_fraction={config.warmup_fraction} of it"
         )
     warmup = config.warmup_fraction if config.warmup_steps is None else config.warmup_steps / n_steps
-
-    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
-        x = jnp.asarray(step, jnp.float32) / n_steps
-        if config.schedule == "cosine":
-            after = 0.5 * (1.0 + jnp.cos(jnp.pi * (x - warmup) / (1.0 - warmup)))
-        elif config.schedule == "warmup_cosine":
-            after = 0.5 * (1.0 + jnp.cos(jnp.pi * x))
-        elif config.schedule == "warmup_linear":
-            after = 1.0 - x
-        else:
-            after = jnp.ones_like(x)
-        during = x / max(warmup, 1e-12)
-        if config.schedule == "warmup_linear":
-            during = during * (1.0 - x)  # the official code's linear decay begins at step 0, inside the warm-up
-        return config.learning_rate * jnp.where(x <= warmup, during, after)
-
-    return schedule
+    return Schedule(np.float32(config.learning_rate), np.float32(n_steps), np.float32(warmup), config.schedule)
 
 
 def decays(params: Any) -> Any:
@@ -108,12 +132,10 @@ def decays(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(named, params)
 
 
-def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
     """The update of the module's docstring as an optax transformation of raw gradients.
 
-    Args:
-      config: Adam's constants, decay and clipping.
-      schedule: step, from 0, -> learning rate.
+    The rate is an argument of every update: `optimizer.update(grads, state, params, learning_rate=schedule(step))`.
     """
 
     def root(step: jax.Array) -> jax.Array:
@@ -132,5 +154,17 @@ def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule) -> optax.G
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
         adam,
         decay if config.weight_decay else optax.identity(),
-        optax.scale_by_learning_rate(schedule),
+        _scale_by_rate(),
     )
+
+
+def _scale_by_rate() -> optax.GradientTransformationExtraArgs:
+    """Multiplies the updates with minus the `learning_rate` that the call of `update` brings."""
+
+    def update(
+        updates: Any, state: optax.EmptyState, params: Any = None, *, learning_rate: jax.Array, **extra: Any
+    ) -> tuple[Any, optax.EmptyState]:
+        del params, extra
+        return jax.tree.map(lambda u: -learning_rate * u, updates), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)

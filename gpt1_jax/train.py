@@ -28,6 +28,7 @@ from gpt1_jax.errors import InputError
 from gpt1_jax.losses import Batch, Metrics, Objective
 from gpt1_jax.metrics import MetricsWriter, Progress
 from gpt1_jax.model import GPT1
+from gpt1_jax.optim import Schedule
 from gpt1_jax.sharding import batch_sharding, to_global
 
 HostBatch = Mapping[str, np.ndarray]
@@ -57,15 +58,12 @@ def initial_state(model: GPT1, optimizer: optax.GradientTransformation, seed: in
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), key)
 
 
-TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+Schedules = Mapping[str, Schedule]
+TrainStep = Callable[[TrainState, Batch, Schedules], tuple[TrainState, Metrics]]
 
 
 def make_train_step(
-    objective: Objective,
-    optimizer: optax.GradientTransformation,
-    schedule: optax.Schedule,
-    *,
-    accumulation_steps: int = 1,
+    objective: Objective, optimizer: optax.GradientTransformationExtraArgs, *, accumulation_steps: int = 1
 ) -> TrainStep:
     """One update from one global batch.
 
@@ -73,15 +71,16 @@ def make_train_step(
     whole batch first, their gradients simply add up to the gradients of one large batch.
 
     Returns:
-      (state, batch) -> (state, metrics); the metrics are float32 scalars: those of the objective, "grad_norm" (before
-      clipping) and "learning_rate".
+      (state, batch, schedules) -> (state, metrics). The schedules are "learning_rate" and what else the objective asks
+      for; the metrics are float32 scalars: those of the objective, "grad_norm" (before clipping) and the scheduled
+      values.
     """
     value_and_grad = jax.value_and_grad(objective.loss, has_aux=True)
 
-    def gradients(params: Any, batch: Batch, key: Array, step: Array) -> tuple[Any, Metrics]:
+    def gradients(params: Any, batch: Batch, key: Array, scheduled: Metrics) -> tuple[Any, Metrics]:
         n_rows = next(iter(batch.values())).shape[0]
         if accumulation_steps == 1:
-            (_, metrics), grads = value_and_grad(params, batch, jnp.arange(n_rows), key, step)
+            (_, metrics), grads = value_and_grad(params, batch, jnp.arange(n_rows), key, scheduled)
             return grads, metrics
         # Micro-batch i takes every k-th row from i on, so that each device keeps the rows it holds.
         micro = jax.tree.map(
@@ -91,22 +90,26 @@ def make_train_step(
 
         def add(total: tuple[Any, Metrics], rows_of: Batch) -> tuple[tuple[Any, Metrics], None]:
             rows = rows_of.pop("row")
-            (_, metrics), grads = value_and_grad(params, rows_of, rows, key, step)
+            (_, metrics), grads = value_and_grad(params, rows_of, rows, key, scheduled)
             return jax.tree.map(jnp.add, total, (grads, metrics)), None
 
         first = jax.tree.map(lambda x: x[0], micro)
         shapes = jax.eval_shape(
-            lambda b: value_and_grad(params, {k: v for k, v in b.items() if k != "row"}, b["row"], key, step), first
+            lambda b: value_and_grad(params, {k: v for k, v in b.items() if k != "row"}, b["row"], key, scheduled),
+            first,
         )
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (shapes[1], shapes[0][1]))
         (grads, metrics), _ = jax.lax.scan(add, zeros, micro)
         return grads, metrics
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def train_step(state: TrainState, batch: Batch, schedules: Schedules) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(state.key, state.step)
-        grads, metrics = gradients(state.params, objective.normalize(batch), key, state.step)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        metrics |= {"grad_norm": optax.global_norm(grads), "learning_rate": schedule(state.step)}
+        scheduled = {name: schedule(state.step) for name, schedule in schedules.items()}
+        grads, metrics = gradients(state.params, objective.normalize(batch), key, scheduled)
+        updates, opt_state = optimizer.update(
+            grads, state.opt_state, state.params, learning_rate=scheduled["learning_rate"]
+        )
+        metrics |= {"grad_norm": optax.global_norm(grads), **scheduled}
         params = optax.apply_updates(state.params, updates)
         return state.replace(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
@@ -117,7 +120,7 @@ def jit_train_step(train_step: TrainStep, mesh: Mesh, state_shardings: Any) -> T
     """The step over the mesh (what `pjit` was): rows sharded, state in place and donated, metrics on every device."""
     return jax.jit(
         train_step,
-        in_shardings=(state_shardings, batch_sharding(mesh)),
+        in_shardings=(state_shardings, batch_sharding(mesh), NamedSharding(mesh, PartitionSpec())),
         out_shardings=(state_shardings, NamedSharding(mesh, PartitionSpec())),
         donate_argnums=0,
     )
@@ -152,7 +155,13 @@ class LoopConfig:
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
-        for name, least in (("log_every", 1), ("eval_every", 0), ("save_every", 0), ("keep_latest", 1), ("keep_every", 0)):
+        for name, least in (
+            ("log_every", 1),
+            ("eval_every", 0),
+            ("save_every", 0),
+            ("keep_latest", 1),
+            ("keep_every", 0),
+        ):
             if getattr(self, name) < least:
                 raise InputError(f"loop.{name}={getattr(self, name)} must be at least {least}")
 
@@ -179,6 +188,7 @@ def fit(
     train_step: TrainStep,
     batches: Iterator[HostBatch],
     *,
+    schedules: Schedules,
     n_steps: int,
     mesh: Mesh,
     loop: LoopConfig,
@@ -195,6 +205,7 @@ def fit(
       state: fresh or restored.
       train_step: compiled, see `jit_train_step`.
       batches: this host's part of the batch of step `state.step`, and of those that follow.
+      schedules: the learning rate, and lambda where the objective has it.
       n_steps: updates in all.
       mesh: where the global batch lives; current while the loop runs.
       loop: intervals.
@@ -222,7 +233,7 @@ def fit(
     with StopSignals() as stop, jax.set_mesh(mesh):
         while step < n_steps and not stop.signum:
             batch = next(batches)
-            state, metrics = train_step(state, to_global(dict(batch), mesh))
+            state, metrics = train_step(state, to_global(dict(batch), mesh), schedules)
             step += 1
             n_tokens = batch["tokens"].size * jax.process_count()
             progress.advance(step, tokens=n_tokens, flops=n_tokens * flops_per_token(batch["tokens"].shape[-1]))
