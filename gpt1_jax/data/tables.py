@@ -1,12 +1,13 @@
 """Rows from CSV, TSV and JSONL files, each with the file and the line it came from.
 
-The rule: every byte of a file ends up in a row or in an `InputError` that names the file and the line. What is read, exactly:
+The rule: every byte of a file ends up in a row, or in an `InputError` that names the file and the line. What is read:
 
 - UTF-8, with or without a byte-order mark. Invalid UTF-8, UTF-16 and NUL are errors.
-- Lines end in LF or CRLF. Line ends *inside* a quoted field are kept as they are. A lone CR outside quotes is an error.
-- `.csv`: comma, fields optionally in double quotes, a quote inside a quoted field is doubled. `.tsv`: the same with a tab,
-  but a quoted field may not span lines: most such files are unquoted text in which a stray quote would swallow the lines
-  up to the next one. `quoting="csv"` allows it, `quoting="none"` takes quotes as ordinary characters.
+- Lines end in LF or CRLF. Line ends *inside* a quoted field are kept as they are. A lone CR outside quotes is an
+  error.
+- `.csv`: comma, fields optionally in double quotes, a quote inside a quoted field is doubled. `.tsv`: the same with a
+  tab, but a quoted field may not span lines: most such files are unquoted text in which a stray quote would swallow
+  the lines up to the next one. `quoting="csv"` allows it, `quoting="none"` takes quotes as ordinary characters.
 - The first row names the columns, unless `header` does. Every row has as many fields as there are columns.
 - `.jsonl`: one JSON object per line, keys unique.
 - Blank lines carry no data: skipped and counted in the log.
@@ -62,8 +63,8 @@ def read_rows(
         quoting: for CSV/TSV: "csv" or "none", see the module; None is "csv", with the caution said there for `.tsv`.
 
     Raises:
-        InputError: at once for a missing file, a wrong suffix or a file listed twice; while iterating for an empty file,
-            a damaged row or a missing column.
+        InputError: at once for a missing file, a wrong suffix or a file listed twice; while iterating for an empty
+            file, a damaged row or a missing column.
     """
     if isinstance(paths, str | os.PathLike):
         paths = (paths,)
@@ -147,10 +148,14 @@ def _read_delimited(
 ) -> Iterator[Row]:
     is_tsv = path.suffix.lower() == ".tsv"
     one_line_fields = is_tsv and quoting is None
-    quotes = {"quoting": csv.QUOTE_NONE, "quotechar": None} if quoting == "none" else {}
     # The limit is one number per process, far below a long document; it is only ever raised here.
     csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))
-    reader = csv.reader(_lines(path), delimiter="\t" if is_tsv else ",", strict=True, **quotes)
+    reader = csv.reader(
+        _lines(path),
+        delimiter="\t" if is_tsv else ",",
+        quoting=csv.QUOTE_NONE if quoting == "none" else csv.QUOTE_MINIMAL,
+        strict=True,
+    )
     hint = "" if quoting == "none" else '; if quotes are ordinary characters in this file, use quoting="none"'
     names = header
     if names is not None:

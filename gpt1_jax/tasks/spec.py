@@ -1,7 +1,8 @@
 """`TaskSpec`: everything there is to say about a task, as one frozen value.
 
-A task is a kind (section 3.3 of the paper: how an example becomes token sequences), the files of its splits, which columns
-are its fields and its label, its label names and its metrics. A new task is one more `TaskSpec`; a user's own is `custom`.
+A task is a kind (section 3.3 of the paper: how an example becomes token sequences), the files of its splits, which
+columns are its fields and its label, its label names and its metrics. A new task is one more `TaskSpec`; a user's own
+is made by `custom`.
 """
 
 import dataclasses
@@ -21,7 +22,10 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "similarity": ("text_a", "text_b"),
     "multiple_choice": ("context", "question", "answers"),
 }
-OPTIONAL_FIELDS = ("context", "question")  # multiple choice needs one of the two; "answers" is a list, the others are text
+OPTIONAL_FIELDS = (
+    "context",
+    "question",
+)  # multiple choice needs one of the two; "answers" is a list, the others are text
 
 DEFAULT_METRICS: Mapping[str, tuple[str, ...]] = {
     "classification": ("accuracy", "f1"),
@@ -146,16 +150,22 @@ class TaskSpec:
 
     def _check_labels(self) -> None:
         if self.label is None and any(source.labelled for source in self.sources.values()):
-            raise InputError("label: no column given, yet a split is labelled; name the column, or declare the splits unlabelled")
+            raise InputError(
+                "label: no column given, yet a split is labelled; name the column, or declare the splits unlabelled"
+            )
         if self.labels is None:
             if self.kind == "multiple_choice":
-                raise InputError('labels: multiple choice needs the answers\' names in order, such as ("A", "B", "C", "D")')
+                raise InputError(
+                    'labels: multiple choice needs the answers\' names in order, such as ("A", "B", "C", "D")'
+                )
             return
         if len(self.labels) < 2 or len(set(self.labels)) != len(self.labels):
             raise InputError(f"labels={self.labels!r}: at least two names, each once")
         for label in self.labels:
             if not isinstance(label, str) or not label:
-                raise InputError(f"labels: {label!r} is not a non-empty string; numbers are written as strings, such as '1'")
+                raise InputError(
+                    f"labels: {label!r} is not a non-empty string; numbers are written as strings, such as '1'"
+                )
 
     def _check_splits(self) -> None:
         if not self.sources:
@@ -171,7 +181,9 @@ class TaskSpec:
             if name in self.sources:
                 raise InputError(f"held_out[{name!r}]: the split has its own files; give one of the two")
             if not 0 < fraction < 1:
-                raise InputError(f"held_out[{name!r}]={fraction!r}: a fraction of the training rows, above 0 and below 1")
+                raise InputError(
+                    f"held_out[{name!r}]={fraction!r}: a fraction of the training rows, above 0 and below 1"
+                )
         if sum(self.held_out.values()) >= 1:
             raise InputError(f"held_out={dict(self.held_out)!r}: the fractions leave nothing to train on")
 

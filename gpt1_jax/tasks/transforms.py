@@ -9,14 +9,14 @@
 
 The paper writes RACE as [passage; question; $; answer]: no token between passage and question.
 
-A stream that is longer than the context loses tokens from the *end* of what does not decide (as the official code cuts):
-the text, the premise, the context, the longer of two similar texts. The hypothesis, the question, the answers and the
-special tokens stay whole. The choices of one example share one shortened context, so that they are compared on equal
-terms; two similar texts are cut by a rule that does not see their order, so that sim(a, b) = sim(b, a).
+A stream that is longer than the context loses tokens from the *end* of what does not decide (as the official code
+cuts): the text, the premise, the context, the longer of two similar texts. The hypothesis, the question, the answers
+and the special tokens stay whole. The choices of one example share one shortened context, so that they are compared on
+equal terms; two similar texts are cut by a rule that does not see their order, so that sim(a, b) = sim(b, a).
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpt1_jax.errors import InputError
@@ -85,7 +85,7 @@ def multiple_choice(
     return Streams(tuple(_pair([*context, *question], answer, special) for answer in answers), n_cut)
 
 
-_TRANSFORMS = {
+_TRANSFORMS: Mapping[str, Callable[..., Streams]] = {
     "classification": classification,
     "entailment": entailment,
     "similarity": similarity,

@@ -1,0 +1,341 @@
+"""Labelled examples as token streams in memory, and as padded batches of a few static shapes.
+
+A batch has B examples of C streams of L tokens:
+
+| key | type | meaning |
+|---|---|---|
+| tokens | int32 [B, C, L] | token ids, padded on the right with 0 |
+| mask | float32 [B, C, L] | 1 for a real token |
+| stream_mask | bool [B, C] | False where an example has fewer than C answers |
+| label | int32 [B] | class; -1 in an unlabelled split, 0 in a padded row |
+| weight | float32 [B] | 1 for an example, 0 for a padded row |
+| index | int32 [B] | evaluation only: the example's place in its split, -1 for a padded row |
+
+A padded row has mask 0 everywhere; its first stream counts as present, so that a softmax over its answers stays finite.
+"""
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import grain
+import numpy as np
+from absl import logging
+
+from gpt1_jax.data.buckets import Plan, check_buckets, choose_buckets, plan_batches
+from gpt1_jax.errors import InputError
+from gpt1_jax.tasks.examples import Example, label_index
+from gpt1_jax.tasks.spec import FIELDS, OPTIONAL_FIELDS
+from gpt1_jax.tasks.transforms import SpecialTokens, to_streams
+
+if TYPE_CHECKING:
+    from gpt1_jax.tokenizers import Tokenizer
+
+Batch = dict[str, np.ndarray]
+
+_ENCODE_CHUNK = 1024  # examples per tokenizer call: bounds the Python lists that are alive at once
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EncodedSplit:
+    """The streams of N examples, laid end to end.
+
+    Attributes:
+        name: the split's name.
+        tokens: int32 [T], all streams of all examples.
+        stream_starts: int64 [S + 1]; stream s is `tokens[stream_starts[s]:stream_starts[s + 1]]`.
+        example_starts: int64 [N + 1]; example i has the streams `example_starts[i]` to `example_starts[i + 1]`.
+        labels: int32 [N], -1 where not known.
+        ids: N identifiers.
+        n_ctx: no stream is longer.
+        n_truncated: examples that lost tokens to `n_ctx`.
+        n_cut: tokens that they lost.
+    """
+
+    name: str
+    tokens: np.ndarray
+    stream_starts: np.ndarray
+    example_starts: np.ndarray
+    labels: np.ndarray
+    ids: tuple[str, ...]
+    n_ctx: int
+    n_truncated: int
+    n_cut: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def streams(self, i: int) -> list[np.ndarray]:
+        """The streams of example `i`, int32 each."""
+        first, last = self.example_starts[i], self.example_starts[i + 1]
+        return [self.tokens[self.stream_starts[s] : self.stream_starts[s + 1]] for s in range(first, last)]
+
+    @functools.cached_property
+    def lengths(self) -> np.ndarray:
+        """int64 [N]: tokens in the longest stream of each example."""
+        return np.maximum.reduceat(np.diff(self.stream_starts), self.example_starts[:-1])
+
+    @functools.cached_property
+    def n_streams(self) -> np.ndarray:
+        """int64 [N]: streams (answers) of each example; their maximum is the C of the batches."""
+        return np.diff(self.example_starts)
+
+
+def encode_split(
+    examples: Sequence[Example],
+    *,
+    kind: str,
+    labels: Sequence[str],
+    tokenizer: "Tokenizer",
+    n_ctx: int,
+    name: str = "",
+    allow_empty: bool = False,
+) -> EncodedSplit:
+    """Encodes examples as the streams of their task kind, with the special ids right after the tokenizer's vocabulary.
+
+    Truncated examples are counted and logged.
+
+    Args:
+        labels: the label names in class order.
+        allow_empty: takes texts that have no tokens.
+
+    Raises:
+        InputError: without examples; and, naming file and line, for a label not in `labels`, a text without tokens
+            or an example that does not fit into `n_ctx`.
+    """
+    if not examples:
+        raise InputError(f"split {name!r}: no examples")
+    special = SpecialTokens.after(tokenizer.vocab_size)
+    label_ids = np.array([label_index(example, labels) for example in examples], np.int32)
+    pieces, stream_lengths, n_streams, cuts = [], [], [], []
+    for start in range(0, len(examples), _ENCODE_CHUNK):
+        chunk: list[int] = []
+        for example, fields in _encode_fields(examples[start : start + _ENCODE_CHUNK], kind, tokenizer, allow_empty):
+            try:
+                streams, n_cut = to_streams(kind, fields, special=special, n_ctx=n_ctx)
+            except InputError as error:
+                raise InputError(f"{example.where}: {error}") from None
+            for stream in streams:
+                chunk += stream
+                stream_lengths.append(len(stream))
+            n_streams.append(len(streams))
+            cuts.append(n_cut)
+        pieces.append(np.array(chunk, np.int32))
+    split = EncodedSplit(
+        name=name,
+        tokens=np.concatenate(pieces),
+        stream_starts=_starts(stream_lengths),
+        example_starts=_starts(n_streams),
+        labels=label_ids,
+        ids=tuple(example.id for example in examples),
+        n_ctx=n_ctx,
+        n_truncated=sum(n_cut > 0 for n_cut in cuts),
+        n_cut=sum(cuts),
+    )
+    logging.info(
+        "split %s: %d examples, %d streams, %d tokens (median %d, longest %d); %d examples (%.2f %%) cut to n_ctx=%d, "
+        "%d tokens lost",
+        name,
+        len(split),
+        len(stream_lengths),
+        len(split.tokens),
+        np.median(split.lengths),
+        split.lengths.max(),
+        split.n_truncated,
+        100 * split.n_truncated / len(split),
+        n_ctx,
+        split.n_cut,
+    )
+    return split
+
+
+def _encode_fields(
+    examples: Sequence[Example], kind: str, tokenizer: "Tokenizer", allow_empty: bool
+) -> Iterable[tuple[Example, dict[str, list]]]:
+    """Token ids of every field; all texts of the chunk go through the tokenizer in one call."""
+    fields = FIELDS[kind]
+    texts = [
+        text
+        for example in examples
+        for field in fields
+        for text in ([example.fields[field]] if isinstance(example.fields[field], str) else example.fields[field])
+    ]
+    encoded = tokenizer.encode_batch(texts)
+    for text, ids in zip(texts, encoded, strict=True):
+        if ids and not 0 <= min(ids) <= max(ids) < tokenizer.vocab_size:
+            raise InputError(
+                f"tokenizer: ids {min(ids)}..{max(ids)} for {text!r:.60}; its vocab_size is {tokenizer.vocab_size}"
+            )
+    ids = iter([ids if text else [] for text, ids in zip(texts, encoded, strict=True)])
+    for example in examples:
+        result = {}
+        for field in fields:
+            value = example.fields[field]
+            result[field] = next(ids) if isinstance(value, str) else [next(ids) for _ in value]
+            optional = field in OPTIONAL_FIELDS or (allow_empty and field != "answers")
+            if not optional and not (result[field] if isinstance(value, str) else all(result[field])):
+                raise InputError(f"{example.where}: {field} {value!r:.60} has no tokens; fill it in or remove the row")
+        yield example, result
+
+
+def _starts(lengths: Sequence[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+class TrainBatches(grain.MapDataset):
+    """An endless dataset: `self[step]` is the batch of a training step, a pure function of (seed, step).
+
+    Each epoch of `steps_per_epoch` = ceil(N / B) steps holds every example once, in a new order.
+    """
+
+    def __init__(
+        self,
+        split: EncodedSplit,
+        batch_size: int,
+        seed: int,
+        buckets: tuple[int, ...],
+        host_index: int,
+        host_count: int,
+    ):
+        super().__init__()
+        self.buckets = buckets
+        self.steps_per_epoch = -(-len(split) // batch_size)
+        self._split, self._batch_size, self._seed = split, batch_size, seed
+        self._host_rows = _host_rows(batch_size, host_index, host_count)
+        self._plan = functools.lru_cache(maxsize=2)(self._plan_epoch)  # threads may be at work on two epochs
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, step):
+        if isinstance(step, slice):
+            return self.slice(step)
+        if step < 0:
+            raise IndexError(f"step {step} is negative")
+        epoch, i = divmod(int(step), self.steps_per_epoch)
+        plan = self._plan(epoch)
+        return _assemble(self._split, plan.rows[i][self._host_rows], int(plan.lengths[i]))
+
+    def _plan_epoch(self, epoch: int) -> Plan:
+        rng = np.random.default_rng((self._seed, epoch))
+        plan = plan_batches(self._split.lengths, rng.permutation(len(self._split)), self._batch_size, self.buckets)
+        # The buckets come out short to long: mix them, but leave a partial batch where it is expected, at the end.
+        n_full = len(self._split) // self._batch_size
+        order = np.concatenate([rng.permutation(n_full), np.arange(n_full, self.steps_per_epoch)])
+        return Plan(plan.rows[order], plan.lengths[order])
+
+
+class EvalBatches(grain.MapDataset):
+    """A finite dataset of ceil(N / B) batches that hold every example exactly once, short ones first."""
+
+    def __init__(
+        self, split: EncodedSplit, batch_size: int, buckets: tuple[int, ...], host_index: int, host_count: int
+    ):
+        super().__init__()
+        self.buckets = buckets
+        self._split = split
+        self._plan = plan_batches(split.lengths, np.arange(len(split)), batch_size, buckets)
+        self._host_rows = _host_rows(batch_size, host_index, host_count)
+
+    def __len__(self) -> int:
+        return len(self._plan.rows)
+
+    def __getitem__(self, i):
+        if isinstance(i, slice):
+            return self.slice(i)
+        i %= len(self)
+        rows = self._plan.rows[i][self._host_rows]
+        return _assemble(self._split, rows, int(self._plan.lengths[i])) | {"index": rows}
+
+
+def train_batches(
+    split: EncodedSplit,
+    *,
+    batch_size: int,
+    seed: int,
+    buckets: Sequence[int] | None = None,
+    host_index: int = 0,
+    host_count: int = 1,
+) -> TrainBatches:
+    """The batches of training, for one host of several.
+
+    Args:
+        batch_size: examples in the batch of all hosts together; a host has the rows of its contiguous block of it.
+        buckets: the lengths L may take; None: chosen from the data. `(n_ctx,)` turns bucketing off.
+
+    Raises:
+        InputError: for an unlabelled split, or a value that does not fit.
+    """
+    _check_batching(split, batch_size, host_index, host_count)
+    if (split.labels < 0).any():
+        raise InputError(
+            f"split {split.name!r}: {(split.labels < 0).sum()} examples have no label; train on a labelled split"
+        )
+    if seed < 0:
+        raise InputError(f"seed={seed}: 0 or more is allowed")
+    return TrainBatches(split, batch_size, seed, _buckets(split, buckets), host_index, host_count)
+
+
+def eval_batches(
+    split: EncodedSplit,
+    *,
+    batch_size: int,
+    buckets: Sequence[int] | None = None,
+    host_index: int = 0,
+    host_count: int = 1,
+) -> EvalBatches:
+    """The batches of an evaluation; see `train_batches` for the arguments.
+
+    Raises:
+        InputError: for a value that does not fit.
+    """
+    _check_batching(split, batch_size, host_index, host_count)
+    return EvalBatches(split, batch_size, _buckets(split, buckets), host_index, host_count)
+
+
+def _buckets(split: EncodedSplit, buckets: Sequence[int] | None) -> tuple[int, ...]:
+    if buckets is None:
+        return choose_buckets(split.lengths, split.n_ctx)
+    return check_buckets(buckets, int(split.lengths.max()), split.n_ctx)
+
+
+def _check_batching(split: EncodedSplit, batch_size: int, host_index: int, host_count: int) -> None:
+    if batch_size < 1:
+        raise InputError(f"batch_size={batch_size}: 1 or more is allowed")
+    if not 0 <= host_index < host_count:
+        raise InputError(f"host_index={host_index}: 0 to host_count - 1 = {host_count - 1} are allowed")
+    if batch_size % host_count:
+        raise InputError(
+            f"batch_size={batch_size}: does not divide over {host_count} hosts; use a multiple of {host_count}"
+        )
+
+
+def _host_rows(batch_size: int, host_index: int, host_count: int) -> slice:
+    per_host = batch_size // host_count
+    return slice(host_index * per_host, (host_index + 1) * per_host)
+
+
+def _assemble(split: EncodedSplit, rows: np.ndarray, length: int) -> Batch:
+    """Pads the examples `rows` (-1: a padded row) to one batch."""
+    n_streams = int(split.n_streams.max())
+    tokens = np.zeros((len(rows), n_streams, length), np.int32)
+    mask = np.zeros((len(rows), n_streams, length), np.float32)
+    stream_mask = np.zeros((len(rows), n_streams), np.bool_)
+    stream_mask[:, 0] = True
+    for b, row in enumerate(rows):
+        if row < 0:
+            continue
+        for c, stream in enumerate(split.streams(row)):
+            tokens[b, c, : len(stream)] = stream
+            mask[b, c, : len(stream)] = 1
+            stream_mask[b, c] = True
+    real = rows >= 0
+    return {
+        "tokens": tokens,
+        "mask": mask,
+        "stream_mask": stream_mask,
+        "label": np.where(real, split.labels[rows], 0).astype(np.int32),
+        "weight": real.astype(np.float32),
+    }

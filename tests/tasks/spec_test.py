@@ -1,0 +1,92 @@
+"""TaskSpec: what it refuses, and the tasks that `custom` makes."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from gpt1_jax.errors import InputError
+from gpt1_jax.tasks.spec import Source, TaskSpec, custom
+
+
+def test_custom_defaults():
+    spec = custom(train="train.csv")
+    assert spec.kind == "classification"
+    assert spec.fields == {"text": "text"}
+    assert spec.sources == {"train": Source(("train.csv",))}
+    assert spec.held_out == {"validation": 0.1}
+    assert spec.splits == ("train", "validation")
+    assert spec.metrics == ("accuracy", "f1")
+    assert spec.columns("validation") == ("text", "label")
+
+
+def test_custom_with_files_for_each_split():
+    spec = custom(
+        train=["a.csv", Path("b.tsv")],
+        validation="v.jsonl",
+        test="t.csv",
+        kind="entailment",
+        fields={"premise": ["title", "body"], "hypothesis": "claim"},
+        label="gold",
+        labels=["no", "yes"],
+        unlabelled=["test"],
+        id="key",
+        options={"quoting": "none"},
+    )
+    assert spec.held_out == {}
+    assert spec.sources["train"].paths == ("a.csv", "b.tsv")
+    assert spec.sources["train"].options == {"quoting": "none"}
+    assert spec.columns("train") == ("title", "body", "claim", "gold", "key")
+    assert spec.columns("test") == ("title", "body", "claim", "key")
+    assert spec.is_labelled("validation")
+    assert not spec.is_labelled("test")
+
+
+def test_a_task_without_training_files_is_for_evaluation():
+    assert custom(test="t.csv").splits == ("test",)
+
+
+def test_a_trip_through_json():
+    spec = custom(
+        train="a.jsonl",
+        kind="multiple_choice",
+        fields={"context": ("one", "two"), "answers": "endings"},
+        labels=("0", "1"),
+    )
+    assert TaskSpec.from_dict(json.loads(json.dumps(dataclasses.asdict(spec)))) == spec
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "regression"}, "kind: 'regression' is not one of 'classification', 'entailment'"),
+        ({"fields": {"txt": "text"}}, "fields of kind 'classification': 'txt' is not one of 'text'"),
+        ({"fields": {}}, "fields: kind 'classification' needs text"),
+        ({"kind": "entailment", "fields": {"premise": "a"}}, "needs hypothesis; have 'premise'"),
+        ({"kind": "multiple_choice", "labels": ("0", "1"), "fields": {"answers": "a"}}, "needs context or question"),
+        ({"kind": "multiple_choice"}, "multiple choice needs the answers' names"),
+        ({"label": None}, "label: no column given, yet a split is labelled"),
+        ({"labels": ("yes",)}, "at least two names"),
+        ({"labels": ("yes", "yes")}, "each once"),
+        ({"labels": (0, 1)}, "0 is not a non-empty string"),
+        ({"metrics": ()}, "metrics: none given"),
+        ({"metrics": ("acuracy",)}, "metrics: 'acuracy' is not one of 'accuracy', 'f1'"),
+        ({"train": None}, "sources: no split given"),
+        ({"train": []}, r"sources\['train'\]: no file given"),
+        ({"unlabelled": ("test",)}, "unlabelled: 'test' is not one of 'train'"),
+        ({"validation": "v.csv", "validation_fraction": 0.2}, r"held_out\['validation'\]: the split has its own files"),
+        ({"validation_fraction": 1.5}, r"held_out\['validation'\]=1\.5"),
+        ({"validation_fraction": 0.5, "test_fraction": 0.5}, "leave nothing to train on"),
+        ({"train": None, "test": "t.csv", "validation_fraction": 0.1}, "from a labelled 'train' split"),
+        ({"unlabelled": ("train",), "test_fraction": 0.1}, "from a labelled 'train' split"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        custom(**{"train": "train.csv", **change})
+
+
+def test_an_unknown_split():
+    with pytest.raises(InputError, match="split: 'dev' is not one of 'train', 'validation'"):
+        custom(train="train.csv").is_labelled("dev")
