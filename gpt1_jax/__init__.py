@@ -1,0 +1,38 @@
+"""GPT-1 in JAX/Flax: pre-train a causal Transformer on raw text, fine-tune all of it on any task.
+
+    from gpt1_jax import GPT1, GPT1Config, load_pretrained, save_pretrained, generate, predict
+    from gpt1_jax import pretrain, finetune, evaluate, tokenizers
+
+Importing this package parses no flag and starts no device; each name is imported on first use.
+"""
+
+import importlib
+from typing import Any
+
+from gpt1_jax.version import __version__
+
+_NAMES = {
+    "GPT1": "gpt1_jax.model",
+    "GPT1Config": "gpt1_jax.model",
+    "ReadOut": "gpt1_jax.model",
+    "InputError": "gpt1_jax.errors",
+    "generate": "gpt1_jax.sampling",
+    "load_pretrained": "gpt1_jax.pretrained",
+    "predict": "gpt1_jax.evaluate",
+    "save_pretrained": "gpt1_jax.pretrained",
+}
+_MODULES = ("evaluate", "finetune", "pretrain", "tokenizers")
+
+__all__ = ["__version__", *_NAMES, *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(f"gpt1_jax.{name}")
+    raise AttributeError(f"module 'gpt1_jax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -125,12 +125,17 @@ def abstract_sharded(init: Callable[[], Any], mesh: Mesh) -> Any:
     )
 
 
+def param_shardings(model: Any, mesh: Mesh) -> Any:
+    """Shardings of the parameters of a `GPT1`."""
+    return tree_shardings(jax.eval_shape(model.init_partitioned, jax.random.key(0)), mesh)
+
+
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Rows of a batch over `data` and `fsdp`."""
     return NamedSharding(mesh, spec("batch"))
 
 
 def to_global(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, Array]:
-    """This host's rows -> the global, sharded batch."""
+    """The rows of one host become part of the global, sharded batch."""
     sharding = batch_sharding(mesh)
     return {k: jax.make_array_from_process_local_data(sharding, v) for k, v in batch.items()}

@@ -198,7 +198,7 @@ def fit(
     meta: dict[str, Any],
     flops_per_token: Callable[[int], float],
     evaluate: Callable[[TrainState], dict[str, float]] | None = None,
-) -> TrainState:
+) -> tuple[TrainState, dict[str, float] | None]:
     """Trains from `state.step` to `n_steps`.
 
     Args:
@@ -217,7 +217,7 @@ def fit(
       evaluate: state -> held-out metrics.
 
     Returns:
-      the state after `n_steps`.
+      the state after `n_steps`, and the last evaluation (None if there was nothing left to do).
 
     Raises:
       Interrupted: SIGTERM or Ctrl-C; saved if a step was done.
@@ -225,6 +225,7 @@ def fit(
     """
     step = done_before = int(state.step)
     metrics: Metrics = {}
+    results: dict[str, float] | None = None
 
     def save(results: dict[str, float] | None) -> None:
         _check_finite(metrics, step, checkpointer)
@@ -257,7 +258,7 @@ def fit(
                 save(None)
                 checkpointer.wait()
             raise Interrupted(stop.signum, step)
-    return state
+    return state, results
 
 
 def _check_finite(metrics: Metrics, step: int, checkpointer: Checkpointer) -> dict[str, float]:

@@ -1,0 +1,54 @@
+"""Pre-training, in three sizes.
+
+    python launch/pretrain.py --config=configs/pretrain.py:SIZE --config.source='text:books/**/*.txt' --workdir=W
+
+gpt1 (default)  The paper's: 12 layers of 768, 512 tokens, 40,478 pieces, 116.5 M parameters; batch 64, 100 epochs,
+                Adam with 2000 warm-up updates to 2.5e-4 and a cosine to 0. The paper reports perplexity 18.4 on
+                BooksCorpus (800 M words, not public any more) after a month on 8 GPUs of 2018.
+small           One accelerator and an afternoon: 6 layers of 384, 256 tokens, 16,000 pieces, 17 M parameters.
+quickstart      A laptop's CPU and a few minutes: 4 layers of 128, 64 tokens, 4,096 pieces, 1.3 M parameters.
+"""
+
+from ml_collections import ConfigDict
+
+from gpt1_jax.config import to_config_dict
+from gpt1_jax.errors import InputError
+from gpt1_jax.pretrain import PretrainConfig
+
+SIZES = ("gpt1", "small", "quickstart")
+
+
+def get_config(size: str = "gpt1") -> ConfigDict:
+    """The config of a size; `config.source` is left to the command line."""
+    if size not in SIZES:
+        raise InputError(f"size {size!r} is unknown; use one of {', '.join(SIZES)}")
+    config = to_config_dict(PretrainConfig())  # the paper's
+
+    if size == "small":
+        config.model.vocab_size = 16_000
+        config.model.n_layer = 6
+        config.model.n_embd = 384
+        config.model.n_head = 6
+        config.model.n_ctx = 256
+        config.model.dtype = "bfloat16"
+        config.epochs = 10.0
+        config.optimizer.learning_rate = 6e-4
+        config.optimizer.warmup_steps = 500
+
+    if size == "quickstart":
+        config.tokenizer.lowercase = True
+        config.model.vocab_size = 4_096
+        config.model.n_layer = 4
+        config.model.n_embd = 128
+        config.model.n_head = 4
+        config.model.n_ctx = 64
+        config.batch_size = 64
+        config.n_steps = 1_000
+        config.optimizer.learning_rate = 2e-3
+        config.optimizer.warmup_steps = 50
+        config.loop.log_every = 20
+        config.loop.eval_every = 250
+        config.loop.save_every = 250
+        config.max_eval_batches = 20
+
+    return config

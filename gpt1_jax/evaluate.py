@@ -1,0 +1,262 @@
+"""Evaluation: perplexity and bits per byte of text, predictions and metrics of a task.
+
+`run(config)` does what `launch/evaluate.py` does; `predict` labels Python values with a fine-tuned model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from gpt1_jax.config import from_config
+from gpt1_jax.data.labelled import EncodedSplit, encode_split, eval_batches
+from gpt1_jax.data.shards import TokenShards, prepare_shards
+from gpt1_jax.data.windows import heldout_windows
+from gpt1_jax.errors import InputError
+from gpt1_jax.losses import LossConfig, lm_sums, task_outputs
+from gpt1_jax.model import GPT1
+from gpt1_jax.pretrained import Params, check_tokenizer, load_pretrained
+from gpt1_jax.sharding import MeshConfig, make_mesh, param_shardings, to_global
+from gpt1_jax.tasks.config import TaskConfig, make_spec
+from gpt1_jax.tasks.examples import load_examples, make_examples
+from gpt1_jax.tasks.metrics import evaluate_predictions
+from gpt1_jax.tokenizers import Tokenizer
+from gpt1_jax.train import jit_eval_step
+from gpt1_jax.workdir import read_config
+
+
+class LanguageModelEvaluator:
+    """Scores every token of a held-out text once: `evaluator(params) -> {"loss", "perplexity", "bits_per_byte"}`.
+
+    Args:
+      model: the language model.
+      mesh: where it runs.
+      batches: this host's windows, see `data.windows.heldout_windows`.
+      bytes_per_token: UTF-8 bytes of the raw text over tokens, which makes losses of two tokenizers comparable.
+      loss: how the loss is computed.
+    """
+
+    def __init__(
+        self,
+        model: GPT1,
+        mesh: Mesh,
+        batches: Sequence[Mapping[str, np.ndarray]],
+        *,
+        bytes_per_token: float,
+        loss: LossConfig = LossConfig(),
+    ) -> None:
+        self._mesh, self._batches, self._bytes_per_token = mesh, batches, bytes_per_token
+        self._sums = jit_eval_step(functools.partial(lm_sums, model, config=loss), mesh, param_shardings(model, mesh))
+
+    def __call__(self, params: Params) -> dict[str, float]:
+        """Mean loss in nats per token, its exponential, and bits per byte of the raw text."""
+        nll = tokens = 0.0
+        with jax.set_mesh(self._mesh):
+            for i in range(len(self._batches)):
+                sums = jax.device_get(self._sums(params, to_global(self._batches[i], self._mesh)))
+                nll += float(sums["nll"])
+                tokens += float(sums["tokens"])
+        return language_model_metrics(nll / tokens, self._bytes_per_token)
+
+
+def language_model_metrics(loss: float, bytes_per_token: float) -> dict[str, float]:
+    """Loss in nats per token -> {"loss", "perplexity", "bits_per_byte"}."""
+    return {
+        "loss": loss,
+        "perplexity": math.exp(loss),
+        "bits_per_byte": loss / math.log(2.0) / bytes_per_token,
+    }
+
+
+class TaskEvaluator:
+    """Predicts every example of a split once: `evaluator(params) -> probabilities float64 [N, K], mean task loss`.
+
+    Args:
+      model: a model with a readout.
+      mesh: where it runs.
+      split: the encoded examples.
+      batch_size: examples in a batch, over all devices.
+      buckets: lengths that a batch may have.
+    """
+
+    def __init__(
+        self,
+        model: GPT1,
+        mesh: Mesh,
+        split: EncodedSplit,
+        *,
+        batch_size: int,
+        buckets: Sequence[int] | None = None,
+    ) -> None:
+        self._mesh, self._split = mesh, split
+        self._batches = eval_batches(
+            split,
+            batch_size=batch_size,
+            buckets=buckets,
+            host_index=jax.process_index(),
+            host_count=jax.process_count(),
+        )
+        self._step = _compiled_predict(model, mesh)
+
+    def __call__(self, params: Params) -> tuple[np.ndarray, float]:
+        """Probabilities in the order of the split, and the mean of -log P(label) (NaN without labels)."""
+        n, k = len(self._split), 0
+        probabilities = np.zeros((n, 0))
+        nll = 0.0
+        with jax.set_mesh(self._mesh):
+            for i in range(len(self._batches)):
+                out = jax.device_get(self._step(params, to_global(self._batches[i], self._mesh)))
+                if not k:
+                    k = out["probabilities"].shape[1]
+                    probabilities = np.zeros((n, k))
+                real = out["index"] >= 0
+                probabilities[out["index"][real]] = out["probabilities"][real]
+                nll += float(out["task_nll"][real].sum(dtype=np.float64))
+        labelled = (self._split.labels >= 0).all()
+        return probabilities, nll / n if labelled else math.nan
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled_predict(model: GPT1, mesh: Mesh) -> Callable[..., Any]:
+    # One jitted function for all evaluators of a model, so that runs in one process share its compilations.
+    def step(params: Params, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        safe = batch | {"label": jax.numpy.maximum(batch["label"], 0)}
+        out = task_outputs(model, params, safe)
+        return {
+            "probabilities": jax.nn.softmax(out["logits"], axis=-1),
+            "task_nll": out["task_nll"],
+            "index": batch["index"],
+        }
+
+    return jit_eval_step(step, mesh, param_shardings(model, mesh))
+
+
+def predict(
+    model: GPT1,
+    params: Params,
+    tokenizer: Tokenizer,
+    examples: Sequence[str | Mapping[str, Any]],
+    *,
+    batch_size: int = 32,
+) -> tuple[list[str], np.ndarray]:
+    """Labels examples with a fine-tuned model.
+
+    Args:
+      model: a model with a readout, as `load_pretrained` gives it for a fine-tuning workdir.
+      params: its parameters.
+      tokenizer: its tokenizer.
+      examples: texts (classification), or mappings of the kind's fields: {"premise", "hypothesis"}, {"text_a",
+        "text_b"}, {"context", "question", "answers"}.
+      batch_size: examples worked off at a time.
+
+    Returns:
+      the label names (for multiple choice without names: the answer's number), and probabilities float64 [N, K].
+
+    Raises:
+      InputError: the model has no task head, a field is missing, or an example does not fit the model.
+    """
+    if model.readout is None:
+        raise InputError("this model has no task head; fine-tune it first, or load a fine-tuning workdir")
+    if not examples:
+        raise InputError("examples is empty; give at least one")
+    check_tokenizer(tokenizer, model.config, "predict")
+    kind, labels = model.readout.kind, model.readout.labels
+    items = make_examples(kind, examples)
+    split = encode_split(
+        items, kind=kind, labels=labels, tokenizer=tokenizer, n_ctx=model.config.n_ctx, name="examples"
+    )
+    mesh = make_mesh(MeshConfig(data=1), devices=jax.local_devices()[:1])
+    probabilities, _ = TaskEvaluator(model, mesh, split, batch_size=batch_size)(params)
+    best = probabilities.argmax(axis=1)
+    return [labels[i] if labels else str(i) for i in best], probabilities
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateConfig:
+    """What to evaluate.
+
+    Attributes:
+      source: a text as in `PretrainConfig.source`; gives perplexity and bits per byte of any model. Empty: the run's
+        own held-out text for a pre-trained model, its task for a fine-tuned one.
+      splits: of the task.
+      data: labelled files to evaluate instead of the task's splits; columns as in the run's own.
+      step: checkpoint; None the best by the run's metric where it keeps one, else the latest.
+      batch_size: rows worked off at a time.
+      mesh: device mesh.
+    """
+
+    source: str = ""
+    splits: tuple[str, ...] = ("validation",)
+    data: tuple[str, ...] = ()
+    step: int | None = None
+    batch_size: int = 32
+    mesh: MeshConfig = MeshConfig()
+
+
+def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
+    """Evaluates the model in `checkpoint`.
+
+    Returns:
+      {"loss", "perplexity", "bits_per_byte"} for text; {split: {metric: value}} for a task.
+
+    Raises:
+      InputError: something in the config, the files or the checkpoint cannot be used.
+    """
+    config = from_config(EvaluateConfig, config)
+    checkpoint = Path(checkpoint)
+    stored = read_config(checkpoint)
+    model, params, tokenizer = load_pretrained(checkpoint, step=config.step)
+    mesh = make_mesh(config.mesh)
+    params = jax.device_put(params, param_shardings(model, mesh))
+    if config.source or (model.readout is None and not config.data):
+        with tempfile.TemporaryDirectory() as scratch:
+            if config.source:
+                prepare_shards(config.source, tokenizer, scratch, heldout_fraction=0.0)
+                shards = TokenShards.open(scratch, "train")
+            else:
+                shards = TokenShards.open(checkpoint / "shards", "heldout")
+            windows = heldout_windows(shards, n_ctx=model.config.n_ctx, batch_size=config.batch_size)
+            evaluator = LanguageModelEvaluator(model, mesh, windows, bytes_per_token=shards.n_bytes / shards.n_tokens)
+            return evaluator(params)
+    if model.readout is None:
+        raise InputError(f"{checkpoint} is a language model without a task head; give a text source, or fine-tune it")
+    task = from_config(TaskConfig, stored["config"]["task"], where="task")
+    splits = config.splits
+    if config.data:
+        task, splits = dataclasses.replace(task, name="custom", train=(), validation=(), test=config.data), ("test",)
+    spec = make_spec(task)
+    results = {}
+    for name, examples in load_examples(spec, splits).items():
+        split = encode_split(
+            examples,
+            kind=spec.kind,
+            labels=model.readout.labels,
+            tokenizer=tokenizer,
+            n_ctx=model.config.n_ctx,
+            name=name,
+            allow_empty=spec.allow_empty,
+        )
+        probabilities, loss = TaskEvaluator(model, mesh, split, batch_size=config.batch_size)(params)
+        results[name] = {**evaluate_predictions(spec.metrics, split.labels, probabilities), "loss": loss}
+    return results
+
+
+def results_table(results: Mapping[str, Any]) -> str:
+    """Results as a text table."""
+    rows = []
+    for key, value in results.items():
+        if isinstance(value, Mapping):
+            rows += [(f"{key} {name}", number) for name, number in value.items()]
+        else:
+            rows.append((key, value))
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:{width}}  {value:.4f}" for name, value in rows)

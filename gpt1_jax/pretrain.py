@@ -1,0 +1,236 @@
+"""Pre-training (paper, section 3.1): raw text in, a language model out.
+
+    text -> tokenizer -> token shards -> windows of n_ctx tokens -> L1 -> checkpoints
+
+`run(config, workdir)` is the whole of it; started again on the same workdir it continues where it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import logging
+from jax.experimental import multihost_utils
+
+from gpt1_jax import tokenizers
+from gpt1_jax.checkpoint import Checkpointer
+from gpt1_jax.config import from_config, to_dict
+from gpt1_jax.data.shards import TokenShards, prepare_shards
+from gpt1_jax.data.sources import read_documents
+from gpt1_jax.data.windows import heldout_windows, prefetch, train_windows
+from gpt1_jax.errors import InputError
+from gpt1_jax.evaluate import LanguageModelEvaluator
+from gpt1_jax.flops import train_flops_per_token
+from gpt1_jax.losses import LossConfig, lm_objective
+from gpt1_jax.metrics import MetricsWriter, Progress
+from gpt1_jax.model import GPT1, GPT1Config, count_parameters
+from gpt1_jax.optim import OptimizerConfig, make_optimizer, make_schedule
+from gpt1_jax.pretrained import Params, check_tokenizer, model_record
+from gpt1_jax.runs import describe_run, open_run, restore_or_init, write_results
+from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh
+from gpt1_jax.tokenizers import Tokenizer
+from gpt1_jax.train import LoopConfig, TrainState, fit, jit_train_step, make_train_step
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerConfig:
+    """Which tokenizer.
+
+    Attributes:
+      path: a tokenizer folder or a workdir that has one; None trains SentencePiece on the source, with
+        `model.vocab_size` pieces.
+      lowercase: a trained one folds case.
+    """
+
+    path: str | None = None
+    lowercase: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainConfig:
+    """A pre-training run; the defaults are the paper's (section 4.1).
+
+    Attributes:
+      source: `text:GLOB`, `jsonl:GLOB#field` or `tfds:NAME`, see data/sources.py. Required.
+      heldout_fraction: part of the documents that is held out for evaluation.
+      tokenizer: which tokenizer.
+      model: the network.
+      batch_size: windows in an update, over all devices.
+      epochs: passes over the windows; used where `n_steps` is None.
+      n_steps: updates.
+      optimizer: Adam and its schedule.
+      loss: how L1 is computed.
+      accumulation_steps: micro-batches an update is worked off in.
+      mesh: device mesh.
+      loop: when to report, evaluate and save.
+      max_eval_batches: evaluates at most this many held-out batches; None all.
+      seed: decides the initial weights, the order of the windows, dropout and the held-out split.
+      require_accelerator: refuses to run on the CPU.
+    """
+
+    source: str = ""
+    heldout_fraction: float = 0.005
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    model: GPT1Config = GPT1Config()
+    batch_size: int = 64
+    epochs: float = 100.0
+    n_steps: int | None = None
+    optimizer: OptimizerConfig = OptimizerConfig()
+    loss: LossConfig = LossConfig()
+    accumulation_steps: int = 1
+    mesh: MeshConfig = MeshConfig()
+    loop: LoopConfig = LoopConfig()
+    max_eval_batches: int | None = None
+    seed: int = 0
+    require_accelerator: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainResult:
+    """What a finished run gives.
+
+    Attributes:
+      model: the language model.
+      params: its parameters.
+      tokenizer: its tokenizer.
+      metrics: held-out loss, perplexity and bits per byte at the end.
+    """
+
+    model: GPT1
+    params: Params
+    tokenizer: Tokenizer
+    metrics: dict[str, float]
+
+
+def run(config: Any, workdir: str | Path) -> PretrainResult:
+    """Pre-trains, or goes on with the run that `workdir` holds.
+
+    Args:
+      config: a `PretrainConfig`, a mapping or a `ConfigDict`.
+      workdir: gets config.json, tokenizer/, shards/, checkpoints/, metrics.jsonl, tensorboard/ and results.json.
+
+    Raises:
+      InputError: something in the config, the text or the workdir cannot be used; before training starts.
+      gpt1_jax.train.Interrupted: SIGTERM or Ctrl-C; saved.
+      gpt1_jax.train.Diverged: the loss is not a number any more.
+    """
+    config = from_config(PretrainConfig, config)
+    workdir = Path(workdir)
+    mesh = make_mesh(config.mesh)
+    check_mesh(
+        mesh,
+        batch_size=config.batch_size,
+        n_head=config.model.n_head,
+        accumulation_steps=config.accumulation_steps,
+    )
+    if not config.source:
+        raise InputError(
+            "config.source is empty; name the text, such as text:books/**/*.txt or jsonl:corpus.jsonl#text"
+        )
+    model = GPT1(config.model)
+    record = {"program": "pretrain", **model_record(model), "config": to_dict(config)}
+    with open_run(workdir, record, require_accelerator=config.require_accelerator):
+        tokenizer = get_tokenizer(config, workdir / "tokenizer")
+        train_shards, heldout_shards = get_shards(config, tokenizer, workdir / "shards")
+        windows = train_windows(
+            train_shards,
+            n_ctx=config.model.n_ctx,
+            batch_size=config.batch_size,
+            seed=config.seed,
+            host_index=jax.process_index(),
+            host_count=jax.process_count(),
+        )
+        n_steps = config.n_steps or math.ceil(config.epochs * windows.steps_per_epoch)
+        schedules = {"learning_rate": make_schedule(config.optimizer, n_steps)}
+        optimizer = make_optimizer(config.optimizer)
+        describe_run(
+            mesh,
+            n_steps=n_steps,
+            parameters=count_parameters(config.model),
+            tokens_per_step=config.batch_size * config.model.n_ctx,
+            train_tokens=train_shards.n_tokens,
+            heldout_tokens=heldout_shards.n_tokens,
+        )
+        with Checkpointer(
+            workdir / "checkpoints", keep_latest=config.loop.keep_latest, keep_every=config.loop.keep_every or None
+        ) as checkpointer:
+            state, shardings = restore_or_init(model, optimizer, config.seed, mesh, checkpointer)
+            evaluator = LanguageModelEvaluator(
+                model,
+                mesh,
+                heldout_windows(
+                    heldout_shards,
+                    n_ctx=config.model.n_ctx,
+                    batch_size=config.batch_size,
+                    max_batches=config.max_eval_batches,
+                    host_index=jax.process_index(),
+                    host_count=jax.process_count(),
+                ),
+                bytes_per_token=heldout_shards.n_bytes / heldout_shards.n_tokens,
+                loss=config.loss,
+            )
+
+            def evaluate(state: TrainState) -> dict[str, float]:
+                return {f"heldout_{name}": value for name, value in evaluator(state.params).items()}
+
+            step = int(state.step)
+            with MetricsWriter(workdir, resume_step=step) as writer, Progress(n_steps, start_step=step) as progress:
+                state, metrics = fit(
+                    state,
+                    jit_train_step(
+                        make_train_step(
+                            lm_objective(model, config.loss), optimizer, accumulation_steps=config.accumulation_steps
+                        ),
+                        mesh,
+                        shardings,
+                    ),
+                    prefetch(windows, step),
+                    schedules=schedules,
+                    n_steps=n_steps,
+                    mesh=mesh,
+                    loop=config.loop,
+                    checkpointer=checkpointer,
+                    writer=writer,
+                    progress=progress,
+                    meta={"seed": config.seed},
+                    flops_per_token=lambda length: train_flops_per_token(config.model, length),
+                    evaluate=evaluate,
+                )
+            metrics = metrics or evaluate(state)
+        write_results(workdir, {"step": n_steps, **metrics})
+        return PretrainResult(model, state.params, tokenizer, metrics)
+
+
+def get_tokenizer(config: PretrainConfig, directory: Path) -> Tokenizer:
+    """The workdir's tokenizer, made on the first call: a copy of the one that is named, or trained on the source."""
+    if jax.process_index() == 0 and not directory.exists():
+        if config.tokenizer.path:
+            tokenizer = tokenizers.load(config.tokenizer.path)
+            check_tokenizer(tokenizer, config.model, config.tokenizer.path)
+            tokenizer.save(directory)
+        else:
+            logging.info("training a SentencePiece tokenizer of %d pieces", config.model.vocab_size)
+            tokenizers.train_sentencepiece(
+                read_documents(config.source),
+                directory,
+                vocab_size=config.model.vocab_size,
+                lowercase=config.tokenizer.lowercase,
+            )
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices("tokenizer")
+    tokenizer = tokenizers.load(directory)
+    check_tokenizer(tokenizer, config.model, directory)
+    return tokenizer
+
+
+def get_shards(config: PretrainConfig, tokenizer: Tokenizer, directory: Path) -> tuple[TokenShards, TokenShards]:
+    """The training and held-out token shards, prepared on the first call."""
+    if jax.process_index() == 0:
+        prepare_shards(config.source, tokenizer, directory, heldout_fraction=config.heldout_fraction, seed=config.seed)
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices("shards")
+    return TokenShards.open(directory, "train"), TokenShards.open(directory, "heldout")

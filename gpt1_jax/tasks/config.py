@@ -1,0 +1,81 @@
+"""A task as it is written in a config: plain values that become a `TaskSpec`."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable
+
+from gpt1_jax.errors import InputError
+from gpt1_jax.tasks.spec import TaskSpec, custom
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    """Which task, and where its data are.
+
+    Attributes:
+      name: a key of `TASKS`; "custom" is made of the user's own files.
+      kind: classification, entailment, similarity or multiple_choice.
+      train: CSV, TSV or JSONL files.
+      validation: likewise; none holds `validation_fraction` of the training rows out.
+      test: likewise; none holds `test_fraction` of the training rows out.
+      fields: the kind's fields -> columns; empty: the columns are called like the fields.
+      label: the label's column.
+      labels: names in class order; empty learns them from the training rows.
+      metrics: the first one decides which checkpoint is best; empty takes the kind's.
+      unlabelled: splits whose files have no labels.
+      validation_fraction: used without validation files; None takes 0.1.
+      test_fraction: used without test files.
+      split_seed: decides which rows are held out.
+    """
+
+    name: str = "custom"
+    kind: str = "classification"
+    train: tuple[str, ...] = ()
+    validation: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    fields: dict[str, str] = dataclasses.field(default_factory=dict)
+    label: str = "label"
+    labels: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    unlabelled: tuple[str, ...] = ()
+    validation_fraction: float | None = None
+    test_fraction: float = 0.0
+    split_seed: int = 0
+
+
+def _custom(config: TaskConfig) -> TaskSpec:
+    if not (config.train or config.validation or config.test):
+        raise InputError("task.train is empty; name the CSV, TSV or JSONL files of the training examples")
+    return custom(
+        train=config.train or None,
+        validation=config.validation or None,
+        test=config.test or None,
+        kind=config.kind,
+        fields=config.fields or None,
+        label=config.label,
+        labels=config.labels or None,
+        metrics=config.metrics or None,
+        unlabelled=config.unlabelled,
+        validation_fraction=config.validation_fraction,
+        test_fraction=config.test_fraction,
+        split_seed=config.split_seed,
+    )
+
+
+TASKS: dict[str, Callable[[TaskConfig], TaskSpec]] = {"custom": _custom}
+"""Name -> how its config becomes a spec. A new task is one entry."""
+
+
+def make_spec(config: TaskConfig) -> TaskSpec:
+    """The spec of a task.
+
+    Raises:
+      InputError: the name is unknown, or its parts do not fit together.
+    """
+    if config.name not in TASKS:
+        near = difflib.get_close_matches(config.name, TASKS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"task.name={config.name!r} is unknown; use one of {sorted(TASKS)}{hint}")
+    return TASKS[config.name](config)

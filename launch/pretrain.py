@@ -1,0 +1,36 @@
+"""Pre-trains GPT-1 on raw text.
+
+    python launch/pretrain.py --config=configs/pretrain.py:small --config.source='text:books/**/*.txt' --workdir=W
+
+Start the same command again to continue. Keys that matter: config.source, config.model.*, config.batch_size,
+config.n_steps or config.epochs, config.optimizer.learning_rate, config.mesh.*, config.loop.*.
+"""
+
+import _cli
+from absl import flags
+from ml_collections import config_flags
+
+CONFIG = config_flags.DEFINE_config_file(
+    "config", "configs/pretrain.py", "FILE.py[:SIZE]; sizes: gpt1, small, quickstart."
+)
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: made, or continued.", required=True)
+
+
+def main() -> None:
+    """Runs, and prints the result and what may come next."""
+    from gpt1_jax import pretrain
+
+    result = pretrain.run(CONFIG.value, WORKDIR.value)
+    print(
+        "\n".join(f"heldout {name.removeprefix('heldout_'):14} {value:.4f}" for name, value in result.metrics.items())
+    )
+    print(
+        f"\nresults are in {WORKDIR.value}; next:\n"
+        f"  python launch/generate.py --checkpoint={WORKDIR.value} --prompt='...'\n"
+        f"  python launch/finetune.py --config=configs/finetune.py:custom --config.task.train=TRAIN.csv "
+        f"--init_from={WORKDIR.value} --workdir=NEW"
+    )
+
+
+if __name__ == "__main__":
+    _cli.run(main)
