@@ -1,0 +1,247 @@
+"""The workdir of a run: one folder that explains itself.
+
+::
+
+    config.json      the run's configuration, written before anything else
+    .lock            held by the run that is using the folder
+    tokenizer/  checkpoints/<step>/  metrics.jsonl  tensorboard/  ...
+
+`open_workdir` finds out before work starts what would otherwise be found at the first save: that the folder cannot be
+written, that the disk is full, that another run uses it, or that it belongs to a run with other settings.
+"""
+
+import dataclasses
+import difflib
+import json
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from absl import logging
+
+from gpt1_jax.errors import InputError
+
+CONFIG = "config.json"
+LOCK = ".lock"
+_PROBE_BYTES = 1 << 20
+_held: set[tuple[int, int]] = set()  # lock files (device, inode) of this process, which its POSIX locks let in
+
+
+@dataclasses.dataclass
+class Workdir:
+    """An open workdir; close it, or use it as a context manager, to let another run in."""
+
+    path: Path
+    config: dict[str, Any]  # as JSON gives it
+    resumed: bool  # whether a run has been here before (process 0; False on the others)
+    _lock: int | None = None  # file descriptor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self.close()
+
+    def close(self) -> None:
+        """Releases the lock, which otherwise ends with the process, however that ends."""
+        if self._lock is not None:
+            _held.discard(_identity(os.fstat(self._lock)))
+            os.close(self._lock)
+            self._lock = None
+
+
+def open_workdir(
+    path: str | os.PathLike[str],
+    config: Mapping[str, Any],
+    *,
+    mutable: tuple[str, ...] = (),
+    min_free_bytes: int = 64 << 20,
+    process_index: int | None = None,
+) -> Workdir:
+    """Makes or re-opens a run's folder, on a local disk, for this run alone.
+
+    Only process 0 of several looks at the folder and writes to it.
+
+    Args:
+      path: the folder; it is made if it does not exist.
+      config: the run's configuration: nested dictionaries of what JSON can hold.
+      mutable: dotted names of fields that may differ when the run is resumed, each with all fields below it:
+        `("n_steps", "log")` allows `n_steps` and `log.every`. The new values then replace the old ones in config.json.
+      min_free_bytes: how much space has to be free; give what the checkpoints will take.
+      process_index: this process's number; None asks JAX, which starts its backend.
+
+    Returns:
+      The open workdir.
+
+    Raises:
+      InputError: the folder cannot be made or written, has too little space, is in use, belongs to a run with another
+        configuration, or has checkpoints of an unknown one.
+      TypeError: JSON cannot hold `config`.
+    """
+    path = Path(path)
+    config = json.loads(json.dumps(dict(config)))
+    if process_index is None:
+        import jax
+
+        process_index = jax.process_index()
+    if process_index != 0:
+        return Workdir(path, config, resumed=False)
+    _make_and_probe(path, min_free_bytes)
+    lock = _take_lock(path)
+    workdir = Workdir(path, config, resumed=(path / CONFIG).exists(), _lock=lock)
+    try:
+        if workdir.resumed:
+            old = read_config(path)
+            _check_same_run(path, old, config, mutable)
+            if old == config:
+                return workdir
+        elif (path / "checkpoints").is_dir() and any((path / "checkpoints").iterdir()):
+            raise InputError(
+                f"workdir={path}: it has checkpoints but no {CONFIG}, so nobody knows what they are of. "
+                f"Put its {CONFIG} back, or choose another workdir."
+            )
+        write_atomically(path / CONFIG, json.dumps(config, indent=2) + "\n")
+    except BaseException:
+        workdir.close()
+        raise
+    return workdir
+
+
+def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The configuration of the run in a workdir, as JSON gives it.
+
+    Raises:
+      InputError: there is no workdir; the message has the nearest path that exists, or the workdir that may be meant.
+    """
+    path = Path(path)
+    if not (path / CONFIG).is_file():
+        raise InputError(f"{path} is not a workdir: {_why_no_workdir(path)}")
+    try:
+        config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path / CONFIG} is not valid JSON ({error}): correct it or put it back") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{path / CONFIG} holds a {type(config).__name__}, not the fields of a configuration")
+    return config
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replaces a file in one step: a reader, or a crash, finds the old content or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _make_and_probe(path: Path, min_free_bytes: int) -> None:
+    """Writes to the folder what a first save would write, and removes it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path, prefix=".probe.") as probe:
+            probe.write(bytes(_PROBE_BYTES))
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        nearest = "" if path.exists() else f"; the nearest folder that exists is {_nearest(path)}"
+        raise InputError(
+            f"workdir={path} cannot be written ({error.strerror or error}){nearest}. "
+            "Choose a folder that you may write to, on a disk with free space."
+        ) from error
+    free = shutil.disk_usage(path).free
+    if free < min_free_bytes:
+        raise InputError(
+            f"workdir={path} has {free / 1e6:,.0f} MB free, the run needs {min_free_bytes / 1e6:,.0f} MB for its "
+            "checkpoints. Make space, choose another disk, or keep fewer checkpoints."
+        )
+
+
+def _take_lock(path: Path) -> int:
+    """Locks the folder until the descriptor that is returned is closed, or the process ends."""
+    import fcntl  # not on Windows, where the rest of the package works
+
+    lock = path / LOCK
+    if lock.exists() and _identity(lock.stat()) in _held:  # to open it, and close it again, would release the lock
+        raise InputError(f"workdir={path} is already open in this process: close it first, or choose another workdir")
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        # A POSIX lock, since one of flock's would live on in worker processes that were forked.
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        owner = os.read(descriptor, 1000).decode(errors="replace").strip() or "another process"
+        os.close(descriptor)
+        raise InputError(
+            f"workdir={path} is in use by {owner}. Wait for that run to end, stop it, or choose another workdir."
+        ) from None
+    except OSError as error:
+        logging.warning("%s cannot be locked (%s): take care that only one run uses it", path, error)
+    os.truncate(descriptor, 0)
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}, since {since}\n".encode())
+    _held.add(_identity(os.fstat(descriptor)))
+    return descriptor
+
+
+def _identity(stat: os.stat_result) -> tuple[int, int]:
+    return stat.st_dev, stat.st_ino
+
+
+def _check_same_run(path: Path, old: Mapping[str, Any], new: Mapping[str, Any], mutable: tuple[str, ...]) -> None:
+    """Raises an InputError that lists the fields which differ and must not; logs those that may."""
+    before, now = _flat(old), _flat(new)
+    refused = []
+    for name in sorted(before.keys() | now.keys()):
+        there, here = (json.dumps(fields[name]) if name in fields else "absent" for fields in (before, now))
+        if there == here or (name in before and name in now and before[name] == now[name]):  # NaN; 1 and 1.0
+            continue
+        if any(name == prefix or name.startswith(f"{prefix}.") for prefix in mutable):
+            logging.info("%s: %s was %s, is %s from now on", path, name, there, here)
+        else:
+            refused.append(f"{name} is {there} there, {here} here")
+    if refused:
+        raise InputError(
+            f"workdir={path} belongs to a run with other settings: {'; '.join(refused)}. "
+            "To resume that run, give its values; to start one with these, choose another workdir"
+            + (f". What may change on a resume: {', '.join(mutable)}." if mutable else ".")
+        )
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"a": {"b": 1}}` as `{"a.b": 1}`. An empty dictionary is a value."""
+    flat = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def _nearest(path: Path) -> Path:
+    """The path, or the first of its parents that exists."""
+    return next(candidate for candidate in (path.absolute(), *path.absolute().parents) if candidate.exists())
+
+
+def _why_no_workdir(path: Path) -> str:
+    if path.is_dir():
+        candidates = [*path.absolute().parents[:2], *sorted(path.iterdir())]
+        meant = [str(candidate) for candidate in candidates if (candidate / CONFIG).is_file()]
+        return f"it has no {CONFIG}" + (f". Did you mean {' or '.join(meant[:3])}?" if meant else "")
+    if path.exists():
+        return "it is a file; a workdir is the folder of a run"
+    nearest = _nearest(path)
+    missing = path.absolute().relative_to(nearest).parts[0]
+    similar = difflib.get_close_matches(missing, [entry.name for entry in nearest.iterdir()], n=3)
+    hint = f". Did you mean {' or '.join(str(nearest / name) for name in similar)}?" if similar else ""
+    return f"it does not exist; {nearest} does" + hint
