@@ -26,6 +26,7 @@ from typing import Any, Self
 from absl import logging
 
 from gpt1_jax.errors import InputError
+from gpt1_jax.files import write_json
 
 CONFIG = "config.json"
 LOCK = ".lock"
@@ -106,7 +107,7 @@ def open_workdir(
                 f"workdir={path}: it has checkpoints but no {CONFIG}, so nobody knows what they are of. "
                 f"Put its {CONFIG} back, or choose another workdir."
             )
-        write_atomically(path / CONFIG, json.dumps(config, indent=2) + "\n")
+        write_config(path, config)
     except BaseException:
         workdir.close()
         raise
@@ -131,18 +132,9 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     return config
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replaces a file in one step: a reader, or a crash, finds the old content or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content.encode("utf-8") if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+def write_config(path: str | os.PathLike[str], config: Mapping[str, Any]) -> None:
+    """Writes a workdir's config.json, whole or not at all."""
+    write_json(Path(path) / CONFIG, dict(config))
 
 
 def _make_and_probe(path: Path, min_free_bytes: int) -> None:

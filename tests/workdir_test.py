@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_jax.errors import InputError
-from gpt1_jax.workdir import open_workdir, read_config, write_atomically
+from gpt1_jax.workdir import open_workdir, read_config, write_config
 
 CONFIG = {"n_steps": 100, "model": {"n_embd": 64, "dropout": {}}, "optim": {"lr": 2.5e-4, "betas": (0.9, 0.999)}}
 
@@ -158,8 +158,8 @@ def test_checkpoints_of_an_unknown_run_are_not_adopted(tmp_path: Path):
 
 def test_what_is_no_workdir_is_explained(tmp_path: Path):
     run = tmp_path / "runs" / "quickstart"
-    open_workdir(run, CONFIG).close()
     (run / "checkpoints" / "100").mkdir(parents=True)
+    write_config(run, CONFIG)
     for path, meant in [(tmp_path / "runs", run), (run / "checkpoints", run), (run / "checkpoints" / "100", run)]:
         with pytest.raises(InputError, match=f"has no config.json. Did you mean {meant}?"):
             read_config(path)
@@ -171,15 +171,3 @@ def test_what_is_no_workdir_is_explained(tmp_path: Path):
         (run / "config.json").write_text(text)
         with pytest.raises(InputError, match=reason):
             read_config(run)
-
-
-def test_a_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    write_atomically(tmp_path / "f", "old")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_atomically(tmp_path / "f", "new, and longer")
-    assert {entry.name: entry.read_text() for entry in tmp_path.iterdir()} == {"f": "old"}

@@ -1,0 +1,380 @@
+"""What a run reports: `metrics.jsonl`, TensorBoard events, and a progress display. Process 0 only.
+
+`metrics.jsonl` has one JSON object a line: `step`, then the other fields in alphabetical order. JSON has no NaN and no
+infinities: they are written as the strings "NaN", "Infinity" and "-Infinity", which `read_metrics` turns back into
+floats. Write what belongs to a step before its checkpoint is saved: on a resume everything past that step is dropped,
+as it will be computed again, so that curves have no duplicate and no gap.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+import jax
+import numpy as np
+import tqdm
+from absl import logging
+
+from gpt1_jax.errors import InputError
+from gpt1_jax.files import write_atomically
+
+FILE = "metrics.jsonl"
+TENSORBOARD = "tensorboard"
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The lines of a workdir's `metrics.jsonl`, in order. A last line that a crash cut short is left out.
+
+    Raises:
+      InputError: there is no such file, or one of its other lines is not valid.
+    """
+    path = Path(workdir) / FILE
+    if not path.is_file():
+        raise InputError(f"{path} does not exist: give the workdir of a run that has logged something")
+    lines = path.read_bytes().splitlines()
+    records = [_parse(line) for line in lines]
+    if records and records[-1] is None:
+        records.pop()
+    if None in records:
+        raise InputError(f"{path}, line {records.index(None) + 1} is not a JSON object with a step: remove that line")
+    return [
+        {name: _NOT_FINITE.get(value, value) if isinstance(value, str) else value for name, value in record.items()}
+        for record in records
+    ]
+
+
+class MetricsWriter:
+    """Writes metrics to a workdir's `metrics.jsonl` and to TensorBoard events in `tensorboard/`.
+
+    Logging never ends a run: on a full disk the lines wait in memory for the next write, and TensorBoard is given up
+    with one warning.
+
+    Args:
+      workdir: the run's folder.
+      resume_step: the step of the checkpoint that the run continues from: lines past it are dropped, and events past it
+        are hidden. None starts afresh: all go.
+      process_index: this process's number; None asks JAX. All but process 0 write nothing.
+    """
+
+    def __init__(
+        self, workdir: str | os.PathLike[str], *, resume_step: int | None = None, process_index: int | None = None
+    ):
+        self._tensorboard: _TensorBoard | None = None
+        self._descriptor: int | None = None
+        self._unwritten = b""
+        if _process_index(process_index) != 0:
+            return
+        path = Path(workdir) / FILE
+        _drop_past(path, resume_step)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        first_step = 0 if resume_step is None else resume_step + 1
+        with self._giving_up_tensorboard():
+            self._tensorboard = _TensorBoard(Path(workdir) / TENSORBOARD, first_step)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self.close()
+
+    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Appends one line, at once visible to readers.
+
+        Args:
+          step: number of updates done.
+          metrics: numbers, or arrays of one number; strings, booleans and None go to metrics.jsonl only.
+
+        Raises:
+          TypeError: a value is something else.
+        """
+        if self._descriptor is None:
+            return
+        plain = {name: _plain(name, metrics[name]) for name in sorted(metrics)}
+        line = json.dumps({"step": int(step), **{name: _for_json(value) for name, value in plain.items()}})
+        self._unwritten += f"{line}\n".encode()
+        self._append()
+        if self._tensorboard is not None:
+            with self._giving_up_tensorboard():
+                self._tensorboard.write(step, plain)
+
+    def flush(self) -> None:
+        """Has the system put everything on the disk; call it before a checkpoint is saved."""
+        if self._descriptor is not None:
+            self._append()
+            with contextlib.suppress(OSError):
+                os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Flushes and closes. Reports how many lines could not be written, if any."""
+        if self._descriptor is None:
+            return
+        self.flush()
+        if self._unwritten:
+            logging.error("%d lines of %s are lost: the disk is full", self._unwritten.count(b"\n"), FILE)
+        os.close(self._descriptor)
+        self._descriptor = None
+        if self._tensorboard is not None:
+            with self._giving_up_tensorboard():
+                self._tensorboard.close()
+        self._tensorboard = None
+
+    def _append(self) -> None:
+        """Writes whole lines or nothing."""
+        if not self._unwritten:
+            return
+        end = os.fstat(self._descriptor).st_size
+        try:
+            done = 0
+            while done < len(self._unwritten):
+                done += os.write(self._descriptor, self._unwritten[done:])
+            self._unwritten = b""
+        except OSError as error:
+            os.ftruncate(self._descriptor, end)
+            if self._unwritten.count(b"\n") == 1:  # the first of a series
+                logging.warning("%s cannot be written (%s): its lines are kept until it can", FILE, error)
+
+    @contextlib.contextmanager
+    def _giving_up_tensorboard(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            logging.warning("no TensorBoard events from here on (%s); %s goes on", error, FILE)
+            self._tensorboard = None
+
+
+class _TensorBoard:
+    """Scalars for TensorBoard, through tensorboardX's synchronous writer.
+
+    (Its `SummaryWriter` writes in a thread, behind a queue of ten: when that thread dies, of a full disk for example,
+    the eleventh scalar blocks for ever.)
+    """
+
+    def __init__(self, directory: Path, first_step: int):
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import SessionLog
+
+        directory.mkdir(exist_ok=True)
+        # Names sort by time, which is the order in which TensorBoard reads the files.
+        self._writer = EventsWriter(str(directory / "events"), filename_suffix=f".{time.time_ns()}")
+        # TensorBoard's "restart" mark: hide what earlier files have from this step on.
+        self._event(first_step, session_log=SessionLog(status=SessionLog.START))
+
+    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+        from tensorboardX.summary import scalar
+
+        for name, value in metrics.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                self._event(step, summary=scalar(name, value))
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _event(self, step: int, **content: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        self._writer.write_event(Event(step=int(step), wall_time=time.time(), **content))
+
+
+class Progress:
+    """Shows how far long work is: a bar on a terminal, elsewhere a plain line every few seconds. Process 0 only.
+
+    Speed and the time left come from what this process did after its first step, which is the one that compiles, and
+    not from what was done before a resume.
+
+    Args:
+      total: the number of steps in all, or None if unknown.
+      start_step: steps done before, by the run that is resumed.
+      label: what is going on, in a word.
+      peak_flops: FLOP/s of all devices together, for the MFU; None looks it up (`gpt1_jax.flops`).
+      every_s: seconds between plain lines.
+      stream: where to; None is standard error.
+      clock: gives the time in seconds.
+      process_index: this process's number; None asks JAX. All but process 0 show nothing, but have rates as well.
+    """
+
+    def __init__(
+        self,
+        total: int | None,
+        *,
+        start_step: int = 0,
+        label: str = "",
+        peak_flops: float | None = None,
+        every_s: float = 5.0,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        process_index: int | None = None,
+    ):
+        self._total, self._label, self._peak_flops = total, label, peak_flops
+        self._every_s, self._clock = every_s, clock
+        self._stream = stream or sys.stderr
+        self._shows = _process_index(process_index) == 0
+        self._begin: tuple[float, int] | None = None  # time and step when the first step was done
+        self._window = _Window(start_step, 0.0)
+        self._step = start_step
+        self._rates: dict[str, float] = {}
+        self._line_at = -math.inf
+        self._bar = None
+        if self._shows and self._stream.isatty():
+            count = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}" if total else "{n_fmt}"
+            self._bar = tqdm.tqdm(
+                total=total,
+                initial=start_step,
+                desc=label or None,
+                file=self._stream,
+                dynamic_ncols=True,
+                bar_format="{desc}" + count + "{postfix}",
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self.close()
+
+    def advance(self, step: int, *, tokens: int = 0, flops: float = 0.0) -> None:
+        """Counts a step that has been started; it costs nothing and shows nothing.
+
+        Args:
+          step: steps in all so far.
+          tokens: tokens in this step, of all processes.
+          flops: what they cost the model.
+        """
+        self._step = step
+        if self._begin is None:
+            if flops and self._peak_flops is None:
+                from gpt1_jax.flops import device_peak_flops  # may have to measure it: before the clock starts
+
+                self._peak_flops = device_peak_flops()[0] * jax.device_count()
+            self._begin = (self._clock(), step)
+            self._window = _Window(step, self._clock())
+        else:
+            self._window.tokens += tokens
+            self._window.flops += flops
+
+    def rates(self) -> dict[str, float]:
+        """The speed since the previous call. Call it when the devices have finished: after reading a loss.
+
+        Returns:
+          `steps_per_second`; `tokens_per_second` and `mfu` (0 to 1) where `advance` was given tokens and FLOPs. Empty
+          as long as only the first step is done.
+        """
+        now, window = self._clock(), self._window
+        seconds = now - window.start - window.paused
+        self._rates = {}
+        if self._begin is not None and self._step > window.step and seconds > 0:
+            self._rates["steps_per_second"] = (self._step - window.step) / seconds
+            if window.tokens:
+                self._rates["tokens_per_second"] = window.tokens / seconds
+            if window.flops and self._peak_flops:
+                self._rates["mfu"] = window.flops / seconds / self._peak_flops
+        self._window = _Window(self._step, now)
+        return dict(self._rates)
+
+    def show(self, step: int, values: Mapping[str, float | str] | None = None) -> None:
+        """Shows how far it is, the values, the speed of the last `rates` and the time left."""
+        if not self._shows:
+            return
+        now = self._clock()
+        parts = [f"{k} {v if isinstance(v, str) else format(float(v), '.4g')}" for k, v in (values or {}).items()]
+        if "tokens_per_second" in self._rates:
+            parts.append(f"{tqdm.tqdm.format_sizeof(self._rates['tokens_per_second'])} tokens/s")
+        if "mfu" in self._rates:
+            parts.append(f"MFU {self._rates['mfu']:.1%}")
+        if self._total and self._begin is not None and step > self._begin[1]:
+            left = (self._total - step) * (now - self._begin[0]) / (step - self._begin[1])
+            parts.append(f"{tqdm.tqdm.format_interval(left)} left")
+        if self._bar is not None:
+            self._bar.n = step
+            self._bar.set_postfix_str(" | ".join(parts))
+        elif now - self._line_at >= self._every_s or step == self._total:
+            self._line_at = now
+            done = f"{step}/{self._total} ({step / self._total:.0%})" if self._total else f"{step}"
+            print(" | ".join([f"{self._label} {done}".strip(), *parts]), file=self._stream, flush=True)
+
+    def note(self, text: str) -> None:
+        """Shows a line of its own, above the bar."""
+        if self._bar is not None:
+            self._bar.write(text, file=self._stream)
+        elif self._shows:
+            print(text, file=self._stream, flush=True)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Takes the time within (an evaluation, say) out of the rates. The time left includes more of the same."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._window.paused += self._clock() - start
+
+    def close(self) -> None:
+        """Leaves the terminal in order."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+@dataclasses.dataclass
+class _Window:
+    """What happened since the last `rates`."""
+
+    step: int
+    start: float
+    tokens: int = 0
+    flops: float = 0.0
+    paused: float = 0.0
+
+
+def _process_index(given: int | None) -> int:
+    return jax.process_index() if given is None else given
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+
+
+def _drop_past(path: Path, step: int | None) -> None:
+    """Leaves only the lines up to a step, none if that is None. Unreadable lines go too, with a warning."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    kept, unreadable = [], 0
+    for line in content.splitlines():
+        record = _parse(line)
+        unreadable += record is None
+        if record is not None and step is not None and record["step"] <= step:
+            kept.append(line + b"\n")
+    if unreadable:
+        logging.warning("%s: %d lines that a crash cut short or something changed are dropped", path, unreadable)
+    if (text := b"".join(kept)) != content:
+        write_atomically(path, text)
+
+
+def _plain(name: str, value: Any) -> bool | int | float | str | None:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    array = np.asarray(value)
+    if array.size != 1 or not (array.dtype == bool or np.issubdtype(array.dtype, np.number) or array.dtype.kind == "V"):
+        raise TypeError(f"metric {name!r} is {type(value).__name__} of shape {array.shape}, not one number")
+    if array.dtype == bool:
+        return bool(array.reshape(()))
+    return int(array.reshape(())) if np.issubdtype(array.dtype, np.integer) else float(array.reshape(()))
+
+
+def _for_json(value: bool | int | float | str | None) -> bool | int | float | str | None:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value
