@@ -1,0 +1,84 @@
+"""Files that are whole or not there: atomic writes, and checksums."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from gpt1_jax.errors import InputError
+
+_BLOCK_BYTES = 1 << 20
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Writes `data` so that after a crash at any moment `path` has its old content or all of the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes `value` as UTF-8 JSON, atomically."""
+    write_atomically(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8"))
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """Reads a JSON object that this package wrote; `what` names it in the error.
+
+    Raises:
+        InputError: the file is not such an object.
+    """
+    try:
+        value = json.loads(path.read_bytes().decode("utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError("not an object")
+    except ValueError as error:
+        raise InputError(
+            f"{path}: is not {what} ({error}); it is damaged, delete its folder and make it again"
+        ) from None
+    return value
+
+
+def make_directory(path: Path, field: str) -> None:
+    """Creates a folder and its parents.
+
+    Raises:
+        InputError: it cannot be made; `field` is the setting it came from.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{field}={str(path)!r}: cannot create this folder ({error.strerror}); choose another"
+        ) from None
+
+
+def sha256_of_file(path: Path) -> str:
+    """The hex SHA-256 of a file's content."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _sync_directory(path: Path) -> None:
+    """Makes a rename durable; a system that cannot do that is no error."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
