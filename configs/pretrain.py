@@ -6,7 +6,7 @@ gpt1 (default)  The paper's: 12 layers of 768, 512 tokens, 40,478 pieces, 116.5 
                 Adam with 2000 warm-up updates to 2.5e-4 and a cosine to 0. The paper reports perplexity 18.4 on
                 BooksCorpus (800 M words, not public any more) after a month on 8 GPUs of 2018.
 small           One accelerator and an afternoon: 6 layers of 384, 256 tokens, 16,000 pieces, 17 M parameters.
-quickstart      A laptop's CPU and a few minutes: 4 layers of 128, 64 tokens, 4,096 pieces, 1.3 M parameters.
+quickstart      A laptop's CPU and a few minutes: 4 layers of 128, 96 tokens, 4,096 pieces, 1.3 M parameters.
 """
 
 from ml_collections import ConfigDict
@@ -41,8 +41,8 @@ def get_config(size: str = "gpt1") -> ConfigDict:
         config.model.n_layer = 4
         config.model.n_embd = 128
         config.model.n_head = 4
-        config.model.n_ctx = 64
-        config.batch_size = 64
+        config.model.n_ctx = 96
+        config.batch_size = 48
         config.n_steps = 1_000
         config.optimizer.learning_rate = 2e-3
         config.optimizer.warmup_steps = 50

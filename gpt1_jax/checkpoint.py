@@ -27,6 +27,7 @@ import json
 import logging as standard_logging
 import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -136,7 +137,10 @@ class Checkpointer:
         """
         if self._read_only:
             raise InputError(f"{self._directory} was opened with read_only=True: nothing can be saved to it")
+        start = time.monotonic()
         steps = self.all_steps()
+        if (waited := time.monotonic() - start) > 1.0:
+            logging.warning("saving step %d waited %.1f s for the previous checkpoint: save less often", step, waited)
         finite = {name: float(value) for name, value in (metrics or {}).items() if math.isfinite(value)}
         if step in steps:
             self._add_metrics(step, finite)
@@ -169,6 +173,8 @@ class Checkpointer:
         try:
             self._manager.wait_until_finished()
         except Exception as error:
+            if self._pending is None:
+                raise
             raise self._abandon(error) from error
         self._pending = None
         if not self._read_only:
@@ -319,10 +325,10 @@ class Checkpointer:
         known = self._metrics_of(step)
         if metrics.items() <= known.items():
             return
-        self._known_metrics[step] = {**known, **metrics}
+        manifest = dataclasses.replace(self._verified(step), metrics={**known, **metrics})
         if jax.process_index() == 0:
-            manifest = Manifest.read(self._folder(step))
-            dataclasses.replace(manifest, metrics=self._known_metrics[step]).write(self._folder(step))
+            manifest.write(self._folder(step))
+        self._known_metrics[step] = manifest.metrics
 
     def _temporary(self, step: int) -> epath.Path:
         return epath.Path(f"{self._folder(step)}{ocp.path.atomicity.TMP_DIR_SUFFIX}")
@@ -344,15 +350,16 @@ class Checkpointer:
     def _abandon(self, error: Exception) -> InputError:
         """Forgets the save in progress, frees the space it took, and says so."""
         step, self._pending = self._pending.step, None
+        reason = str(error).rpartition('": ')[-1]  # TensorStore repeats long paths before it
         self._remove(self._temporary(step))
         steps = self.all_steps()
         if step in steps:
             return InputError(
                 f"the checkpoint of step {step} is complete, but the ones it replaces in {self._directory} could not "
-                f"be deleted ({error}). Make that folder writable and start the same command again."
+                f"be deleted ({reason}). Make that folder writable and start the same command again."
             )
         return InputError(
-            f"the checkpoint of step {step} could not be written to {self._directory} ({error}). "
+            f"the checkpoint of step {step} could not be written to {self._directory} ({reason}). "
             + (f"The last complete one is step {steps[-1]}. " if steps else "There is no complete one. ")
             + "Make space there, or make it writable, and start the same command again."
         )
@@ -400,7 +407,9 @@ class _QuietOrbax(standard_logging.Filter):
     def filter(self, record: standard_logging.LogRecord) -> bool:
         if f"{os.sep}orbax{os.sep}" not in record.pathname or logging.vlog_is_on(1):
             return True
-        return record.levelno >= standard_logging.WARNING and not record.exc_info
+        if record.exc_info or str(record.msg).startswith("Waiting for previous save"):  # `save` tells it better
+            return False
+        return record.levelno >= standard_logging.WARNING
 
 
 def _named_leaves(tree: PyTree) -> dict[str, Any]:

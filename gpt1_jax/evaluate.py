@@ -19,10 +19,12 @@ from jax.sharding import Mesh
 
 from gpt1_jax.config import from_config
 from gpt1_jax.data.labelled import EncodedSplit, encode_split, eval_batches
-from gpt1_jax.data.shards import TokenShards, prepare_shards
-from gpt1_jax.data.windows import heldout_windows
+from gpt1_jax.data.prepare import prepare_shards
+from gpt1_jax.data.shards import TokenShards
+from gpt1_jax.data.split import Split
+from gpt1_jax.data.windows import HeldoutWindows, heldout_windows
 from gpt1_jax.errors import InputError
-from gpt1_jax.losses import LossConfig, lm_sums, task_outputs
+from gpt1_jax.losses import LossConfig, lm_nll_sum, task_outputs
 from gpt1_jax.model import GPT1
 from gpt1_jax.pretrained import Params, check_tokenizer, load_pretrained
 from gpt1_jax.sharding import MeshConfig, make_mesh, param_shardings, to_global
@@ -40,8 +42,7 @@ class LanguageModelEvaluator:
     Args:
       model: the language model.
       mesh: where it runs.
-      batches: this host's windows, see `data.windows.heldout_windows`.
-      bytes_per_token: UTF-8 bytes of the raw text over tokens, which makes losses of two tokenizers comparable.
+      windows: this host's part of the text.
       loss: how the loss is computed.
     """
 
@@ -49,32 +50,26 @@ class LanguageModelEvaluator:
         self,
         model: GPT1,
         mesh: Mesh,
-        batches: Sequence[Mapping[str, np.ndarray]],
+        windows: HeldoutWindows,
         *,
-        bytes_per_token: float,
         loss: LossConfig = LossConfig(),
     ) -> None:
-        self._mesh, self._batches, self._bytes_per_token = mesh, batches, bytes_per_token
-        self._sums = jit_eval_step(functools.partial(lm_sums, model, config=loss), mesh, param_shardings(model, mesh))
+        self._mesh, self._windows = mesh, windows
+        nll = functools.partial(lm_nll_sum, model, config=loss)
+        self._nll = jit_eval_step(nll, mesh, param_shardings(model, mesh))
 
     def __call__(self, params: Params) -> dict[str, float]:
-        """Mean loss in nats per token, its exponential, and bits per byte of the raw text."""
-        nll = tokens = 0.0
+        """Mean loss in nats per token, its exponential, and bits per byte of the raw text (UTF-8).
+
+        Bits per byte do not depend on the tokenizer, so that models with different ones can be compared.
+        """
+        nll = 0.0
         with jax.set_mesh(self._mesh):
-            for i in range(len(self._batches)):
-                sums = jax.device_get(self._sums(params, to_global(self._batches[i], self._mesh)))
-                nll += float(sums["nll"])
-                tokens += float(sums["tokens"])
-        return language_model_metrics(nll / tokens, self._bytes_per_token)
-
-
-def language_model_metrics(loss: float, bytes_per_token: float) -> dict[str, float]:
-    """Loss in nats per token -> {"loss", "perplexity", "bits_per_byte"}."""
-    return {
-        "loss": loss,
-        "perplexity": math.exp(loss),
-        "bits_per_byte": loss / math.log(2.0) / bytes_per_token,
-    }
+            for i in range(len(self._windows)):
+                nll += float(self._nll(params, to_global(self._windows[i], self._mesh)))
+        loss = nll / self._windows.n_targets
+        bits = nll / math.log(2.0)
+        return {"loss": loss, "perplexity": math.exp(loss), "bits_per_byte": bits / self._windows.n_bytes}
 
 
 class TaskEvaluator:
@@ -220,13 +215,12 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
     if config.source or (model.readout is None and not config.data):
         with tempfile.TemporaryDirectory() as scratch:
             if config.source:
-                prepare_shards(config.source, tokenizer, scratch, heldout_fraction=0.0)
+                prepare_shards(config.source, tokenizer, scratch, split=Split(heldout_fraction=0.0))
                 shards = TokenShards.open(scratch, "train")
             else:
                 shards = TokenShards.open(checkpoint / "shards", "heldout")
             windows = heldout_windows(shards, n_ctx=model.config.n_ctx, batch_size=config.batch_size)
-            evaluator = LanguageModelEvaluator(model, mesh, windows, bytes_per_token=shards.n_bytes / shards.n_tokens)
-            return evaluator(params)
+            return LanguageModelEvaluator(model, mesh, windows)(params)
     if model.readout is None:
         raise InputError(f"{checkpoint} is a language model without a task head; give a text source, or fine-tune it")
     task = from_config(TaskConfig, stored["config"]["task"], where="task")

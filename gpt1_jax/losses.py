@@ -129,12 +129,11 @@ def lm_objective(model: GPT1, config: LossConfig = LossConfig()) -> Objective:
     return Objective(normalize, loss)
 
 
-def lm_sums(model: GPT1, params: Any, batch: Batch, config: LossConfig = LossConfig()) -> Metrics:
-    """Held-out sums of one batch: total `nll` in nats and number of `tokens` scored, both float32 scalars."""
+def lm_nll_sum(model: GPT1, params: Any, batch: Batch, config: LossConfig = LossConfig()) -> Array:
+    """-log P of all target tokens of a batch, without dropout: float32 [], in nats."""
     h, table = model.apply({"params": params}, batch["tokens"], method=GPT1.features)
     nll = next_token_nll(h, table, batch["tokens"], n_rows=model.config.n_logits, chunk=config.chunk)
-    mask = batch["mask"][:, 1:]
-    return {"nll": jnp.sum(nll * mask), "tokens": jnp.sum(mask)}
+    return jnp.sum(nll * batch["mask"][:, 1:])
 
 
 def task_objective(

@@ -169,11 +169,11 @@ class _TensorBoard:
         self._event(first_step, session_log=SessionLog(status=SessionLog.START))
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        from tensorboardX.summary import scalar
+        from tensorboardX.proto.summary_pb2 import Summary  # tensorboardX's own `scalar` logs every NaN
 
         for name, value in metrics.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                self._event(step, summary=scalar(name, value))
+                self._event(step, summary=Summary(value=[Summary.Value(tag=name, simple_value=value)]))
         self._writer.flush()
 
     def close(self) -> None:
@@ -251,10 +251,6 @@ class Progress:
         """
         self._step = step
         if self._begin is None:
-            if flops and self._peak_flops is None:
-                from gpt1_jax.flops import device_peak_flops  # may have to measure it: before the clock starts
-
-                self._peak_flops = device_peak_flops()[0] * jax.device_count()
             self._begin = (self._clock(), step)
             self._window = _Window(step, self._clock())
         else:
@@ -275,9 +271,13 @@ class Progress:
             self._rates["steps_per_second"] = (self._step - window.step) / seconds
             if window.tokens:
                 self._rates["tokens_per_second"] = window.tokens / seconds
-            if window.flops and self._peak_flops:
+            if window.flops:
+                if self._peak_flops is None:
+                    from gpt1_jax.flops import device_peak_flops  # may have to measure it, now that nothing runs
+
+                    self._peak_flops = device_peak_flops()[0] * jax.device_count()
                 self._rates["mfu"] = window.flops / seconds / self._peak_flops
-        self._window = _Window(self._step, now)
+        self._window = _Window(self._step, self._clock())
         return dict(self._rates)
 
     def show(self, step: int, values: Mapping[str, float | str] | None = None) -> None:

@@ -172,7 +172,8 @@ class KVCache:
     """Keys and values of the tokens seen so far.
 
     Attributes:
-      keys: one [B, S, H, head_dim] per layer; row b holds its token t at slot t.
+      keys: one [B, H, S, head_dim] per layer; row b holds its token t at slot t. Heads come before slots because the
+        products over the cache want them so: no step has to transpose the cache.
       values: likewise.
       length: int32 [B], tokens held by each row; slots from there on are free.
     """
@@ -184,7 +185,7 @@ class KVCache:
     @classmethod
     def empty(cls, config: GPT1Config, batch_size: int, n_slots: int | None = None) -> KVCache:
         """A cache of `n_slots` (default: n_ctx) free slots for each of `batch_size` rows."""
-        shape = (batch_size, n_slots or config.n_ctx, config.n_head, config.n_embd // config.n_head)
+        shape = (batch_size, config.n_head, n_slots or config.n_ctx, config.n_embd // config.n_head)
         layers = tuple(jnp.zeros(shape, config.dtype) for _ in range(config.n_layer))
         return cls(keys=layers, values=layers, length=jnp.zeros((batch_size,), jnp.int32))
 
@@ -246,9 +247,13 @@ class Attention(nn.Module):
         qkv = constrain(self.c_attn(x_BxLxD), "batch", None, None, "heads", None)
         q, k, v = (jnp.squeeze(part, 2) for part in jnp.split(qkv, 3, axis=2))
         if layer_cache is not None:
-            write = jax.vmap(lambda slots, new, start: jax.lax.dynamic_update_slice_in_dim(slots, new, start, 0))
-            k, v = (write(slots, new, context.start) for slots, new in zip(layer_cache, (k, v), strict=True))
-            layer_cache = (k, v)
+            write = jax.vmap(lambda slots, new, start: jax.lax.dynamic_update_slice_in_dim(slots, new, start, 1))
+            keys, values = (
+                write(slots, jnp.swapaxes(new, 1, 2), context.start)
+                for slots, new in zip(layer_cache, (k, v), strict=True)
+            )
+            layer_cache = (keys, values)
+            k, v = jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
         dropout = dropout_site(self, "attn_probs", c.attn_pdrop, context.rows, context.deterministic)
         if self.is_mutable_collection("intermediates"):
             mask = visible(context.q_slots, k.shape[1], context.kv_mask)

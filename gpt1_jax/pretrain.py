@@ -19,8 +19,10 @@ from jax.experimental import multihost_utils
 from gpt1_jax import tokenizers
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.config import from_config, to_dict
-from gpt1_jax.data.shards import TokenShards, prepare_shards
+from gpt1_jax.data.prepare import prepare_shards
+from gpt1_jax.data.shards import TokenShards
 from gpt1_jax.data.sources import read_documents
+from gpt1_jax.data.split import Split
 from gpt1_jax.data.windows import heldout_windows, prefetch, train_windows
 from gpt1_jax.errors import InputError
 from gpt1_jax.evaluate import LanguageModelEvaluator
@@ -170,7 +172,6 @@ def run(config: Any, workdir: str | Path) -> PretrainResult:
                     host_index=jax.process_index(),
                     host_count=jax.process_count(),
                 ),
-                bytes_per_token=heldout_shards.n_bytes / heldout_shards.n_tokens,
                 loss=config.loss,
             )
 
@@ -215,7 +216,7 @@ def get_tokenizer(config: PretrainConfig, directory: Path) -> Tokenizer:
         else:
             logging.info("training a SentencePiece tokenizer of %d pieces", config.model.vocab_size)
             tokenizers.train_sentencepiece(
-                read_documents(config.source),
+                _split(config).select(read_documents(config.source), "train"),
                 directory,
                 vocab_size=config.model.vocab_size,
                 lowercase=config.tokenizer.lowercase,
@@ -230,7 +231,11 @@ def get_tokenizer(config: PretrainConfig, directory: Path) -> Tokenizer:
 def get_shards(config: PretrainConfig, tokenizer: Tokenizer, directory: Path) -> tuple[TokenShards, TokenShards]:
     """The training and held-out token shards, prepared on the first call."""
     if jax.process_index() == 0:
-        prepare_shards(config.source, tokenizer, directory, heldout_fraction=config.heldout_fraction, seed=config.seed)
+        prepare_shards(config.source, tokenizer, directory, split=_split(config))
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices("shards")
     return TokenShards.open(directory, "train"), TokenShards.open(directory, "heldout")
+
+
+def _split(config: PretrainConfig) -> Split:
+    return Split(config.heldout_fraction, config.seed)

@@ -263,6 +263,7 @@ def fit(
 
 def _check_finite(metrics: Metrics, step: int, checkpointer: Checkpointer) -> dict[str, float]:
     values = {k: float(v) for k, v in jax.device_get(metrics).items()}
+    values = dict(sorted(values.items(), key=lambda item: item[0] != "loss"))  # the loss first
     if not np.isfinite(values.get("loss", 0.0)):
         raise Diverged(
             f"loss is {values['loss']} at step {step}; the last good checkpoint is step {checkpointer.latest_step()}. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging as standard_logging
 import os
 import signal
 import sys
@@ -40,5 +41,6 @@ def run(main: Callable[[], None]) -> None:
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log: errors only
     logging.set_verbosity(logging.INFO)
+    standard_logging.getLogger("jax").setLevel(standard_logging.WARNING)  # at INFO it lists the backends it lacks
     logging.get_absl_handler().setFormatter(None)
     app.run(wrapped)

@@ -1,0 +1,67 @@
+"""Which side of the held-out split a document is on: a pure function of its text.
+
+Documents are compared by their words (case and white space do not count), so all copies of a document fall on the same
+side, whatever their order, the number of processes or the rest of the corpus.
+"""
+
+import functools
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from gpt1_jax.errors import InputError
+
+Side = Literal["train", "heldout", "excluded"]
+SIDES: tuple[Side, ...] = ("train", "heldout")
+
+
+def document_key(text: str) -> bytes:
+    """16 bytes that are equal for texts of the same words."""
+    return hashlib.blake2b(" ".join(text.split()).casefold().encode("utf-8"), digest_size=16).digest()
+
+
+@dataclass(frozen=True)
+class Split:
+    """A held-out split.
+
+    Attributes:
+        heldout_fraction: expected share of documents that are held out, in [0, 1).
+        seed: another seed holds out other documents.
+        excluded: `document_key`s of documents that are in neither side (texts to be tested on later, for example).
+    """
+
+    heldout_fraction: float = 0.01
+    seed: int = 0
+    excluded: frozenset[bytes] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.heldout_fraction < 1:
+            raise InputError(f"heldout_fraction={self.heldout_fraction}: has to be at least 0 and below 1")
+
+    @classmethod
+    def excluding(cls, texts: Iterable[str], *, heldout_fraction: float = 0.01, seed: int = 0) -> "Split":
+        """A split that leaves out all documents with the words of one of `texts`."""
+        return cls(heldout_fraction, seed, frozenset(map(document_key, texts)))
+
+    def place(self, text: str) -> tuple[Side, float]:
+        """The side of a document, and its rank in [0, 1): it is held out if that is below `heldout_fraction`."""
+        key = document_key(text)
+        digest = hashlib.blake2b(key, digest_size=8, salt=self.seed.to_bytes(16, "little", signed=True)).digest()
+        rank = (int.from_bytes(digest, "little") >> 11) / (1 << 53)
+        if key in self.excluded:
+            return "excluded", rank
+        return ("heldout" if rank < self.heldout_fraction else "train"), rank
+
+    def side(self, text: str) -> Side:
+        """The side of a document."""
+        return self.place(text)[0]
+
+    @functools.cached_property
+    def excluded_digest(self) -> str:
+        """Hex SHA-256 of the excluded documents' keys; "" if there are none."""
+        return hashlib.sha256(b"".join(sorted(self.excluded))).hexdigest() if self.excluded else ""
+
+    def select(self, texts: Iterable[str], side: Side) -> Iterator[str]:
+        """The documents of one side, for example those that a tokenizer may learn from."""
+        return (text for text in texts if self.side(text) == side)

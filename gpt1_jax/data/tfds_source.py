@@ -1,0 +1,179 @@
+"""Text of TensorFlow Datasets through `tfds.data_source`: random access, and no TensorFlow.
+
+Most data sets are downloaded and prepared on first use. Those of `NEEDS_TENSORFLOW` can be read here, but have to be
+prepared once where TensorFlow is installed.
+"""
+
+import difflib
+import importlib
+import socket
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from absl import logging
+
+from gpt1_jax.errors import InputError
+
+NEEDS_TENSORFLOW = ("lm1b", "multi_nli", "pg19", "wiki40b")
+
+# Modules of data sets that TFDS registers only once they are imported.
+_COLLECTIONS = ("text", "summarization", "question_answering", "text_simplification", "translate")
+_LOCAL_WAY = "or use text from a folder of your own: text:GLOB or jsonl:GLOB#FIELD"
+
+
+@dataclass(frozen=True)
+class TfdsSource:
+    """One text field of one split of a prepared data set."""
+
+    name: str  # name/config/version
+    split: str
+    field: str
+    examples: Sequence[Any]
+
+    def read(self, part: int = 0, parts: int = 1) -> Iterator[str]:
+        """Every `parts`-th document from number `part` on."""
+        for index in range(part, len(self.examples), parts):
+            value = self.examples[index][self.field]
+            yield value.decode("utf-8") if isinstance(value, bytes) else str(value)
+
+    def describe(self) -> dict[str, Any]:
+        """What identifies the corpus."""
+        return {
+            "kind": "tfds",
+            "name": self.name,
+            "split": self.split,
+            "field": self.field,
+            "documents": len(self.examples),
+        }
+
+
+def open_tfds(target: str, field: str | None = None) -> TfdsSource:
+    """Opens `NAME[:VERSION][/CONFIG[:VERSION]][/SPLIT]`, preparing it first where that is possible.
+
+    Args:
+        target: the split is "train" if not given; TFDS' slices such as `train[:10%]` are understood.
+        field: a text feature; None takes the only one, or the one called "text".
+
+    Raises:
+        InputError: no such data set, split or field; it has to be prepared elsewhere; there is no network.
+    """
+    name, *rest = target.split("/")
+    import tensorflow_datasets as tfds
+
+    configs = _builder_class(name).builder_configs
+    config = rest.pop(0) if rest and rest[0].partition(":")[0] in configs else None
+    if len(rest) > 1 or (rest and not rest[0]):
+        known = f"its configs are {', '.join(sorted(configs)[:20])}" if configs else "it has no configs"
+        raise InputError(f"source='tfds:{target}': has to be tfds:NAME[/CONFIG][/SPLIT]; {known}")
+    split = rest[0] if rest else "train"
+    full_name = name if config is None else f"{name}/{config}"
+    builder = tfds.builder(full_name, file_format="array_record")
+    if not builder.is_prepared():
+        _prepare(builder, full_name)
+    field = _choose_field(builder.info.features, target, field)
+    splits = sorted(builder.info.splits)
+    if split.partition("[")[0] not in splits:
+        raise InputError(f"source='tfds:{target}': no split {split!r}; there are {', '.join(splits)}")
+    try:
+        examples = builder.as_data_source(split=split)
+    except NotImplementedError as error:
+        raise InputError(
+            f"source='tfds:{target}': cannot be read by index ({error}). {_elsewhere(builder, full_name)}"
+        ) from None
+    except ValueError as error:
+        raise InputError(f"source='tfds:{target}': split {split!r} cannot be read: {error}") from None
+    return TfdsSource(builder.info.full_name, split, field, examples)
+
+
+def _builder_class(name: str) -> Any:
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.registered import DatasetNotFoundError
+
+    name = name.partition(":")[0]
+    try:
+        return tfds.builder_cls(name)
+    except DatasetNotFoundError:
+        pass
+    for collection in _COLLECTIONS if name.isidentifier() else ():
+        module = f"tensorflow_datasets.{collection}.{name}"
+        try:
+            importlib.import_module(module)
+            return tfds.builder_cls(name)
+        except DatasetNotFoundError:
+            continue
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise InputError(
+                    f"source='tfds:{name}': cannot be read without the module {error.name}; {_LOCAL_WAY}"
+                ) from None
+    close = difflib.get_close_matches(name, tfds.list_builders(with_community_datasets=False), n=3)
+    hint = f"; did you mean {' or '.join(close)}?" if close else "; see tensorflow.org/datasets/catalog"
+    raise InputError(f"source='tfds:{name}': TensorFlow Datasets has no such data set{hint}")
+
+
+def _prepare(builder: Any, full_name: str) -> None:
+    """Downloads and prepares a data set in TFDS' own folder."""
+    if builder.name in NEEDS_TENSORFLOW:
+        raise InputError(f"source='tfds:{full_name}': is not prepared. {_elsewhere(builder, full_name)}")
+    if not _online():
+        raise InputError(
+            f"source='tfds:{full_name}': is not prepared in {builder.data_path.parent}, and there is no network to "
+            f"download it. Prepare it on a machine with network (tfds build {full_name} --file_format=array_record), "
+            f"copy the folder {builder.name} and set TFDS_DATA_DIR to the folder it is in, {_LOCAL_WAY}"
+        )
+    logging.info("tfds: downloading and preparing %s in %s", full_name, builder.data_path)
+    try:
+        builder.download_and_prepare(file_format="array_record")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("tensorflow", "apache_beam"):
+            raise
+        raise InputError(f"source='tfds:{full_name}': is not prepared. {_elsewhere(builder, full_name)}") from None
+    except Exception as error:  # downloads fail in many ways; all of them end here, with their own words
+        raise InputError(
+            f"source='tfds:{full_name}': could not be downloaded and prepared ({type(error).__name__}: {error}). Try "
+            f"again, or prepare it on another machine (tfds build {full_name} --file_format=array_record), copy the "
+            f"folder {builder.name} and set TFDS_DATA_DIR to the folder it is in, {_LOCAL_WAY}"
+        ) from error
+
+
+def _elsewhere(builder: Any, full_name: str) -> str:
+    return (
+        "Preparing it needs TensorFlow (reading it does not). Once, on a machine with TensorFlow: `pip install "
+        f"tensorflow tensorflow-datasets apache-beam`, `tfds build {full_name} --file_format=array_record "
+        f"--data_dir=DIR`. Then copy DIR/{builder.name} here and set TFDS_DATA_DIR=DIR (this time, "
+        f"{builder.data_path.parent} was looked at), {_LOCAL_WAY}"
+    )
+
+
+def _online() -> bool:
+    """Whether names can be resolved (or a proxy does it): downloads would otherwise retry for many minutes."""
+    if urllib.request.getproxies():
+        return True
+    for host in ("storage.googleapis.com", "github.com"):
+        try:
+            socket.getaddrinfo(host, 443)
+            return True
+        except OSError:
+            continue
+    return False
+
+
+def _choose_field(features: Any, target: str, field: str | None) -> str:
+    from tensorflow_datasets.core.features import Text
+
+    texts = sorted(name for name, feature in features.items() if isinstance(feature, Text))
+    if field is None and "text" in texts:
+        return "text"
+    if field is None and len(texts) == 1:
+        return texts[0]
+    if field is None:
+        raise InputError(
+            f"source='tfds:{target}': which text? Add #FIELD, one of {', '.join(texts) or 'none (no text here)'}"
+        )
+    if field not in texts:
+        raise InputError(
+            f"source='tfds:{target}#{field}': no text field {field!r}; there are {', '.join(texts) or 'none'}"
+        )
+    return field
