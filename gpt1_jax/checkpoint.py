@@ -41,6 +41,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt1_jax.errors import InputError
 from gpt1_jax.manifest import ArraySpec, Manifest
+from gpt1_jax.storage_form import check_fits, fill, storage_form
 
 PyTree = Any
 
@@ -151,7 +152,7 @@ class Checkpointer:
                 f"latest: a resumed run takes the latest. Delete the folders after {step}, or use another workdir."
             )
         json.dumps(dict(meta))  # a TypeError now, rather than from a thread
-        arrays = _storage_form(state)
+        arrays = storage_form(state)
         self._pending = Manifest(step, {name: ArraySpec.of(array) for name, array in arrays.items()}, finite, files={})
         tree = unflatten_dict(arrays, sep="/")
         items = ocp.args.Composite(state=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave(dict(meta)))
@@ -223,12 +224,12 @@ class Checkpointer:
         """
         step = self._step_or_latest(step)
         manifest = self._verified(step)
-        wanted = _storage_form(abstract_state, abstract=True)
-        _check_fits(self._folder(step), manifest.arrays, wanted, subset="")
+        wanted = storage_form(abstract_state, abstract=True)
+        check_fits(self._folder(step), manifest.arrays, wanted, subset="")
         stored = self._read_arrays(step, wanted)
         with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
             meta = reader.restore(self._folder(step) / "meta", args=ocp.args.JsonRestore())
-        return _fill(abstract_state, stored), meta
+        return fill(abstract_state, stored), meta
 
     def restore_params(self, step: int | None = None, abstract_params: PyTree | None = None) -> PyTree:
         """Loads only the parameters, for a warm start or for inference; whatever optimizer wrote the checkpoint.
@@ -250,9 +251,9 @@ class Checkpointer:
             arrays = self._read_arrays(step, {name: np.empty(0, spec.dtype) for name, spec in stored.items()})
             return unflatten_dict(arrays, sep="/").get("params", {})
         tree = {"params": abstract_params}
-        wanted = _storage_form(tree, abstract=True)
-        _check_fits(self._folder(step), stored, wanted, subset=" parameters")
-        return _fill(tree, self._read_arrays(step, wanted))["params"]
+        wanted = storage_form(tree, abstract=True)
+        check_fits(self._folder(step), stored, wanted, subset=" parameters")
+        return fill(tree, self._read_arrays(step, wanted))["params"]
 
     def _folder(self, step: int) -> epath.Path:
         return self._directory / str(step)
@@ -410,78 +411,6 @@ class _QuietOrbax(standard_logging.Filter):
         if record.exc_info or str(record.msg).startswith("Waiting for previous save"):  # `save` tells it better
             return False
         return record.levelno >= standard_logging.WARNING
-
-
-def _named_leaves(tree: PyTree) -> dict[str, Any]:
-    """The leaves by their path, such as `opt_state/0/mu/h_0/ln_1/scale`, in the tree's order."""
-    pairs = jax.tree_util.tree_leaves_with_path(tree)
-    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in pairs}
-    if len(named) != len(pairs):
-        raise ValueError("two leaves of the tree have the same path: a key of a dictionary contains '/'")
-    return named
-
-
-def _is_key(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _key_generator(leaf: Any) -> str:
-    """The name of a typed key's generator, of an array or of a `ShapeDtypeStruct`."""
-    names = []
-    scalar = jax.ShapeDtypeStruct((), leaf.dtype)
-    jax.eval_shape(lambda key: names.append(str(jax.random.key_impl(key))), scalar)
-    return names[0]
-
-
-def _storage_form(tree: PyTree, *, abstract: bool = False) -> dict[str, Any]:
-    """The tree as it is stored: arrays by name, typed keys as key data. `abstract` makes JAX arrays mere shapes."""
-
-    def one(leaf: Any) -> Any:
-        if not isinstance(leaf, jax.Array | np.ndarray | jax.ShapeDtypeStruct):
-            leaf = np.asarray(leaf)
-        if abstract and not isinstance(leaf, np.ndarray):
-            leaf = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
-        if not _is_key(leaf):
-            return leaf
-        if not abstract:
-            return jax.random.key_data(leaf)
-        data = jax.eval_shape(jax.random.key_data, leaf)
-        return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=leaf.sharding)
-
-    named = _named_leaves(tree)
-    return {f"{name}/{_key_generator(leaf)}" if _is_key(leaf) else name: one(leaf) for name, leaf in named.items()}
-
-
-def _fill(tree: PyTree, stored: Mapping[str, Any]) -> PyTree:
-    """`tree` with its leaves replaced by the stored arrays of the same names; the inverse of `_storage_form`."""
-
-    def one(name: str, leaf: Any) -> Any:
-        if not _is_key(leaf):
-            return stored[name]
-        generator = _key_generator(leaf)
-        return jax.random.wrap_key_data(stored[f"{name}/{generator}"], impl=generator)
-
-    leaves = [one(name, leaf) for name, leaf in _named_leaves(tree).items()]
-    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
-
-
-def _check_fits(
-    folder: epath.Path, stored: Mapping[str, ArraySpec], wanted: Mapping[str, Any], subset: str, most: int = 5
-) -> None:
-    """Raises one InputError that lists the arrays which differ in name, shape or dtype."""
-    specs = {name: ArraySpec.of(leaf) for name, leaf in wanted.items()}
-    problems = []
-    for name in sorted(stored.keys() | specs.keys()):
-        there, here = stored.get(name), specs.get(name)
-        if there != here:
-            problems.append(f"{name}: {there or 'absent'} in the checkpoint, {here or 'absent'} here")
-    if problems:
-        more = f"; and {len(problems) - most} more" if len(problems) > most else ""
-        raise InputError(
-            f"the checkpoint{subset} in {folder} cannot be loaded into this{subset or ' state'}: "
-            f"{'; '.join(problems[:most])}{more}. Use the model and optimizer settings of the run that wrote it "
-            "(config.json in its workdir); its parameters alone load into any run of the same model."
-        )
 
 
 def _same_on_all_processes(problem: str, limit: int = 1024) -> str:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -255,6 +256,23 @@ def test_rates_leave_out_compilation_resumed_steps_and_pauses():
     assert first == "501/1000 (50%) | loss 9"
     # 9 steps took 34.5 s with their evaluation; 490 are left
     assert second == "510/1000 (51%) | loss 5.432 | phase x | 128 tokens/s | MFU 12.8% | 31:18 left"
+
+
+def test_the_peak_is_looked_up_only_if_needed_and_of_all_devices(monkeypatch: pytest.MonkeyPatch):
+    clock, asked = Clock(), []
+
+    def device_peak_flops() -> tuple[float, str]:
+        clock.now += 100.0  # it may have to measure
+        asked.append(clock.now)
+        return 1000.0, "data sheet"
+
+    monkeypatch.setattr("gpt1_jax.flops.device_peak_flops", device_peak_flops)
+    progress = Progress(10, clock=clock, stream=io.StringIO())
+    for step, flops in enumerate((0.0, 0.0, 500.0 * jax.device_count(), 250.0 * jax.device_count()), start=1):
+        clock.now += 1.0
+        progress.advance(step, flops=flops)
+        assert progress.rates().get("mfu") == (pytest.approx(flops / 1000 / jax.device_count()) if flops else None)
+    assert len(asked) == 1
 
 
 def test_plain_lines_are_seconds_apart_and_the_last_is_shown():
