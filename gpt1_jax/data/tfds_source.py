@@ -69,19 +69,25 @@ def open_tfds(target: str, field: str | None = None) -> TfdsSource:
         raise InputError(f"source='tfds:{target}': has to be tfds:NAME[/CONFIG][/SPLIT]; {known}")
     split = rest[0] if rest else "train"
     full_name = name if config is None else f"{name}/{config}"
-    builder = tfds.builder(full_name, file_format="array_record")
+    try:
+        builder = tfds.builder(full_name, file_format="array_record")
+    except ImportError as error:
+        raise InputError(
+            f"source='tfds:{target}': cannot even be opened without TensorFlow ({error}); {_LOCAL_WAY}"
+        ) from None
+    except (ValueError, AssertionError) as error:  # another version or file format is there
+        raise InputError(
+            f"source='tfds:{target}': cannot be opened ({error}). It has to be in the format array_record: prepare "
+            f"it again (tfds build {full_name} --file_format=array_record), convert it (tfds convert_format), {_LOCAL_WAY}"
+        ) from None
     if not builder.is_prepared():
         _prepare(builder, full_name)
     field = _choose_field(builder.info.features, target, field)
     splits = sorted(builder.info.splits)
-    if split.partition("[")[0] not in splits:
+    if any(name.partition("[")[0] not in splits for name in split.split("+")):
         raise InputError(f"source='tfds:{target}': no split {split!r}; there are {', '.join(splits)}")
     try:
         examples = builder.as_data_source(split=split)
-    except NotImplementedError as error:
-        raise InputError(
-            f"source='tfds:{target}': cannot be read by index ({error}). {_elsewhere(builder, full_name)}"
-        ) from None
     except ValueError as error:
         raise InputError(f"source='tfds:{target}': split {split!r} cannot be read: {error}") from None
     return TfdsSource(builder.info.full_name, split, field, examples)
@@ -92,11 +98,13 @@ def _builder_class(name: str) -> Any:
     from tensorflow_datasets.core.registered import DatasetNotFoundError
 
     name = name.partition(":")[0]
+    if not name.isidentifier():
+        raise InputError(f"source='tfds:{name}': is no name of a data set; give tfds:NAME[/CONFIG][/SPLIT][#FIELD]")
     try:
         return tfds.builder_cls(name)
     except DatasetNotFoundError:
         pass
-    for collection in _COLLECTIONS if name.isidentifier() else ():
+    for collection in _COLLECTIONS:
         module = f"tensorflow_datasets.{collection}.{name}"
         try:
             importlib.import_module(module)
@@ -108,7 +116,7 @@ def _builder_class(name: str) -> Any:
                 raise InputError(
                     f"source='tfds:{name}': cannot be read without the module {error.name}; {_LOCAL_WAY}"
                 ) from None
-    close = difflib.get_close_matches(name, tfds.list_builders(with_community_datasets=False), n=3)
+    close = difflib.get_close_matches(name, set(tfds.list_builders(with_community_datasets=False)), n=3)
     hint = f"; did you mean {' or '.join(close)}?" if close else "; see tensorflow.org/datasets/catalog"
     raise InputError(f"source='tfds:{name}': TensorFlow Datasets has no such data set{hint}")
 
@@ -119,7 +127,7 @@ def _prepare(builder: Any, full_name: str) -> None:
         raise InputError(f"source='tfds:{full_name}': is not prepared. {_elsewhere(builder, full_name)}")
     if not _online():
         raise InputError(
-            f"source='tfds:{full_name}': is not prepared in {builder.data_path.parent}, and there is no network to "
+            f"source='tfds:{full_name}': is not prepared in {_data_dir(builder)}, and there is no network to "
             f"download it. Prepare it on a machine with network (tfds build {full_name} --file_format=array_record), "
             f"copy the folder {builder.name} and set TFDS_DATA_DIR to the folder it is in, {_LOCAL_WAY}"
         )
@@ -142,9 +150,14 @@ def _elsewhere(builder: Any, full_name: str) -> str:
     return (
         "Preparing it needs TensorFlow (reading it does not). Once, on a machine with TensorFlow: `pip install "
         f"tensorflow tensorflow-datasets apache-beam`, `tfds build {full_name} --file_format=array_record "
-        f"--data_dir=DIR`. Then copy DIR/{builder.name} here and set TFDS_DATA_DIR=DIR (this time, "
-        f"{builder.data_path.parent} was looked at), {_LOCAL_WAY}"
+        f"--data_dir=DIR`. Then copy DIR/{builder.name} here and set TFDS_DATA_DIR=DIR (now it is "
+        f"{_data_dir(builder)}), {_LOCAL_WAY}"
     )
+
+
+def _data_dir(builder: Any) -> Any:
+    """The folder of all data sets: that of this one is NAME/CONFIG/VERSION or NAME/VERSION in it."""
+    return builder.data_path.parents[2 if builder.builder_config else 1]
 
 
 def _online() -> bool:

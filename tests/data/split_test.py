@@ -1,0 +1,47 @@
+import pytest
+
+from gpt1_jax.data.split import Split
+from gpt1_jax.errors import InputError
+
+
+def test_copies_are_on_the_same_side_whatever_their_case_and_white_space():
+    split = Split(heldout_fraction=0.5)
+    sides = set()
+    for number in range(50):
+        text = f"Document {number}\nof the Corpus."
+        side = split.side(text)
+        assert split.side(f"  document {number} of  the corpus.\n") == side
+        sides.add(side)
+    assert sides == {"train", "heldout"}
+
+
+def test_fraction_and_seed():
+    texts = [str(number) for number in range(2000)]
+    sides = [[Split(0.1, seed).side(text) for text in texts] for seed in (0, 1, -1)]
+    assert len(set(map(tuple, sides))) == 3
+    for side in sides:
+        assert 150 < side.count("heldout") < 250
+    assert {Split(0).side(text) for text in texts} == {"train"}
+    larger = {text for text in texts if Split(0.2).side(text) == "heldout"}
+    assert larger > {text for text, side in zip(texts, sides[0], strict=True) if side == "heldout"}
+
+
+def test_excluded_texts_and_their_copies():
+    split = Split.excluding(["A test sentence .", "b"], heldout_fraction=0.5)
+    assert [split.side(text) for text in ("a  TEST sentence .", "b\n")] == ["excluded"] * 2
+    assert list(split.select(["b", "B ", "a test sentence"], "excluded")) == ["b", "B "]
+    assert split.excluded_digest == Split.excluding(["b", "a test sentence ."]).excluded_digest
+    assert split.excluded_digest != Split().excluded_digest
+
+
+def test_rank_decides():
+    for number in range(20):
+        rank = Split().place(str(number))[1]
+        assert Split(rank).side(str(number)) == "train"
+        assert Split(min(rank + 1e-9, 0.999999)).side(str(number)) == "heldout"
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1, 1.5, float("nan")])
+def test_fractions_out_of_range_are_refused(fraction):
+    with pytest.raises(InputError, match="heldout_fraction="):
+        Split(heldout_fraction=fraction)
