@@ -144,7 +144,8 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformationExtra
     def correction(step: jax.Array) -> jax.Array:
         return root(step) / (1.0 - config.b1 ** (step + 1.0))
 
-    adam = optax.inject_hyperparams(optax.scale_by_adam)(
+    # Static, or 1 - b2 would be taken from a float32 b2 and the second moment be 1e-5 too small.
+    adam = optax.inject_hyperparams(optax.scale_by_adam, static_args=("b1", "b2"))(
         b1=config.b1, b2=config.b2, eps=lambda step: config.eps / root(step)
     )
     decay = optax.inject_hyperparams(optax.add_decayed_weights, static_args="mask")(
