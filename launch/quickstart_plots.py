@@ -10,14 +10,17 @@ import html
 import io
 import math
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from quickstart_outcome import NAMES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH = 5.2  # inches of 72 pt; a page shows a figure at most that large, and scales it down on a phone
+WIDTH = 4.8  # inches of 72 pt; a page shows a figure at most that large, and scales it down on a phone
 COLOURS = {  # CSS variable -> what the drawing is made with: one value for each
     "ink": "#1b2430",
     "muted": "#596474",
@@ -27,11 +30,18 @@ COLOURS = {  # CSS variable -> what the drawing is made with: one value for each
     "pretrained": "#0069ad",
 }
 MARKERS = {"scratch": "o", "pretrained": "D"}  # told apart by shape as well
-NAMES = {"scratch": "from scratch", "pretrained": "pre-trained"}
 _COIN = 50.0
+_LINE = {"color": COLOURS["muted"], "linewidth": 1.3}
+_HELDOUT_LINE = {
+    "color": COLOURS["pretrained"],
+    "linewidth": 1.6,
+    "marker": MARKERS["pretrained"],
+    "markersize": 5,
+    "markeredgecolor": COLOURS["page"],
+}
 _STYLE = {
     "svg.fonttype": "none",
-    "font.size": 10.0,
+    "font.size": 11.0,
     "text.color": COLOURS["ink"],
     "axes.edgecolor": COLOURS["muted"],
     "axes.facecolor": "none",
@@ -59,6 +69,7 @@ def accuracy_plot(groups: Sequence[tuple[str, str, Mapping[str, Sequence[float]]
       groups: from top to bottom, each a title, a remark for its right end, and start -> accuracies in percent.
       x_label: what is measured, on what.
     """
+    groups = [(*words, {start: values for start, values in sides.items() if values}) for *words, sides in groups]
     accuracies = [value for _, _, sides in groups for values in sides.values() for value in values]
     if not accuracies:
         return ""
@@ -68,7 +79,7 @@ def accuracy_plot(groups: Sequence[tuple[str, str, Mapping[str, Sequence[float]]
     room = max(high - low, 2.0)
     rows = sum(1 + len(sides) for _, _, sides in groups)
     with _style():
-        figure = _figure(0.31 * rows + 0.8)
+        figure = _figure(0.4 * rows + 0.8)
         axes = figure.add_subplot()
         ticks: list[tuple[float, str]] = []
         y = 0.0
@@ -79,7 +90,7 @@ def accuracy_plot(groups: Sequence[tuple[str, str, Mapping[str, Sequence[float]]
             for start, values in sides.items():
                 y -= 1
                 ticks.append((y, NAMES[start]))
-                _draw_side(axes, y, start, values)
+                _draw_side(axes, y, start, values, gid=f"runs-{len(ticks)}")
             y -= 1.35
         axes.set_yticks([at for at, _ in ticks], [text for _, text in ticks])
         for label, (_, text) in zip(axes.get_yticklabels(), ticks, strict=True):
@@ -91,32 +102,34 @@ def accuracy_plot(groups: Sequence[tuple[str, str, Mapping[str, Sequence[float]]
         if with_coin:
             axes.axvline(_COIN, color=COLOURS["muted"], linewidth=1, linestyle=(0, (2, 2)))
             axes.annotate(
-                "coin toss", (_COIN, 1), (3, 2), xycoords=("data", "axes fraction"), textcoords="offset points",
-                color=COLOURS["muted"], size=9,
-            )  # fmt: skip
+                "coin toss",
+                (_COIN, 1),
+                (3, 2),
+                xycoords=("data", "axes fraction"),
+                textcoords="offset points",
+                color=COLOURS["muted"],
+                size=10,
+            )
         return _svg(figure, "accuracy", "Test accuracy of every run, with and without pre-training")
 
 
-def loss_plot(training: Sequence[tuple[int, float]], heldout: Sequence[tuple[int, float]],
-              rates: Sequence[tuple[int, float]]) -> str:  # fmt: skip
+def loss_plot(
+    training: Sequence[tuple[int, float]], heldout: Sequence[tuple[int, float]], rates: Sequence[tuple[int, float]]
+) -> str:
     """Training and held-out loss over the updates, the learning rate small below."""
     if not training and not heldout:
         return ""
     with _style():
-        figure, (axes, below) = _two_panels()
+        figure, axes, below = _panels(small=bool(rates))
         if training:
-            axes.plot(*zip(*training, strict=True), color=COLOURS["muted"], linewidth=1.3, label="training")
+            axes.plot(*zip(*training, strict=True), label="training", **_LINE)
         if heldout:
-            axes.plot(
-                *zip(*heldout, strict=True), color=COLOURS["pretrained"], linewidth=1.6, marker="D", markersize=5,
-                markeredgecolor=COLOURS["page"], label="held-out",
-            )  # fmt: skip
-        axes.set_ylabel("loss (nats per token)")
+            axes.plot(*zip(*heldout, strict=True), label="held-out", **_HELDOUT_LINE)
+        axes.set(ylabel="loss (nats per token)", xlim=(0, None))
         axes.legend(loc="upper right")
-        if rates:
-            below.plot(*zip(*rates, strict=True), color=COLOURS["muted"], linewidth=1.3)
-        below.set(ylabel="learning\nrate", xlabel="updates", ylim=(0, None))
-        below.ticklabel_format(axis="y", style="plain", useOffset=False)
+        if below:
+            below.plot(*zip(*rates, strict=True), **_LINE)
+            below.set(ylabel="learning\nrate", ylim=(0, None))
         return _svg(figure, "loss", "Training and held-out loss over the updates, and the learning rate")
 
 
@@ -126,7 +139,7 @@ def perplexity_plot(perplexity: Sequence[tuple[int, float]], bits_per_byte: Sequ
         return ""
     values = [value for _, value in perplexity]
     with _style():
-        figure, (axes, below) = _two_panels()
+        figure, axes, below = _panels(small=bool(bits_per_byte))
         if min(values) > 0 and max(values) > 4 * min(values):
             from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -134,45 +147,45 @@ def perplexity_plot(perplexity: Sequence[tuple[int, float]], bits_per_byte: Sequ
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.yaxis.set_minor_locator(NullLocator())
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        for panel, points, digits in ((axes, perplexity, 1), (below, bits_per_byte, 2)):
-            if not points:
-                continue
-            panel.plot(
-                *zip(*points, strict=True), color=COLOURS["pretrained"], linewidth=1.6, marker="D", markersize=5,
-                markeredgecolor=COLOURS["page"],
-            )  # fmt: skip
-            panel.annotate(
-                f"{points[-1][1]:,.{digits}f}", points[-1], (0, 7), textcoords="offset points", ha="center",
-                weight="bold",
-            )  # fmt: skip
-            panel.margins(x=0.08, y=0.25)
-        axes.set_ylabel("held-out perplexity")
-        below.set(ylabel="bits per\nbyte", xlabel="updates")
+        _draw_heldout(axes, perplexity, "held-out perplexity", digits=1)
+        if below:
+            _draw_heldout(below, bits_per_byte, "bits per\nbyte", digits=2)
         return _svg(figure, "perplexity", "Held-out perplexity and bits per byte over the updates")
 
 
-def _draw_side(axes: Axes, y: float, start: str, values: Sequence[float]) -> None:
+def _draw_heldout(axes: Axes, points: Sequence[tuple[int, float]], y_label: str, digits: int) -> None:
+    """A curve with its last value written out."""
+    axes.plot(*zip(*points, strict=True), **_HELDOUT_LINE)
+    last = f"{points[-1][1]:,.{digits}f}"
+    axes.annotate(last, points[-1], (0, 7), textcoords="offset points", ha="center", weight="bold")
+    axes.margins(x=0.08, y=0.25)
+    axes.set(ylabel=y_label, xlim=(0, None))
+
+
+def _draw_side(axes: Axes, y: float, start: str, values: Sequence[float], gid: str) -> None:
     """One row of dots: spread over the row's height, so that equal runs do not hide each other."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-    step = min(0.22, 0.66 / len(values))
+    median = statistics.median(values)
+    step = min(0.26, 0.7 / len(values))
     offsets = [(i - (len(values) - 1) / 2) * step for i in range(len(values))]
-    axes.plot([median, median], [y - 0.38, y + 0.38], color=COLOURS[start], linewidth=2.5, solid_capstyle="butt")
+    axes.plot([median, median], [y - 0.45, y + 0.45], color=COLOURS[start], linewidth=2.5, solid_capstyle="butt")
     axes.plot(
-        values, [y - offset for offset in offsets], linestyle="none", marker=MARKERS[start],
-        markersize=7 if start == "scratch" else 6, color=COLOURS[start], markeredgecolor=COLOURS["page"],
-    )  # fmt: skip
-    axes.annotate(f"{median:.1f} %", (ordered[-1], y), (9, 0), textcoords="offset points", va="center")
+        values,
+        [y - offset for offset in offsets],
+        linestyle="none",
+        marker=MARKERS[start],
+        markersize=7 if start == "scratch" else 6,
+        color=COLOURS[start],
+        markeredgecolor=COLOURS["page"],
+        gid=gid,
+    )
+    axes.annotate(f"{median:.1f} %", (max(values), y), (9, 0), textcoords="offset points", va="center")
 
 
 def _style() -> Any:
     """A context in which drawings look the same whatever the user's matplotlibrc says."""
     import matplotlib
 
-    defaults = {
-        name: value for name, value in matplotlib.rcParamsDefault.items() if not name.startswith(("backend", "date"))
-    }
+    defaults = {name: value for name, value in matplotlib.rcParamsDefault.items() if not name.startswith("backend")}
     return matplotlib.rc_context({**defaults, **_STYLE})
 
 
@@ -182,13 +195,12 @@ def _figure(height: float) -> Figure:
     return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
-def _two_panels() -> tuple[Figure, tuple[Axes, Axes]]:
-    """A large panel, and a small one below that shares its x axis (number of updates)."""
-    figure = _figure(3.5)
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    figure.align_ylabels()
-    upper.tick_params(axis="x", length=0)
-    return figure, (upper, lower)
+def _panels(*, small: bool) -> tuple[Figure, Axes, Axes | None]:
+    """A large panel over the updates and, if asked for, a small one below it."""
+    figure = _figure(3.5 if small else 2.9)
+    panels = figure.subplots(1 + small, 1, sharex=True, squeeze=False, height_ratios=(3, 1)[: 1 + small])[:, 0]
+    panels[-1].set_xlabel("updates")
+    return figure, panels[0], panels[1] if small else None
 
 
 def _svg(figure: Figure, name: str, description: str) -> str:

@@ -1,0 +1,123 @@
+"""Pieces of the quick start's report: numbers as words, and words as HTML.
+
+What is missing, null or not a finite number becomes a dash. Cells and captions given to the elements are HTML already:
+whatever comes from outside goes through `text` first.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import unicodedata
+from collections.abc import Collection, Sequence
+from typing import Any
+
+NBSP = "\N{NO-BREAK SPACE}"
+DASH = "–"
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value
+
+
+def text(value: Any) -> str:
+    """Text for HTML. Control characters and lone surrogates, which a page cannot hold, become U+FFFD."""
+    shown = (
+        c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else "\N{REPLACEMENT CHARACTER}"
+        for c in str(value)
+    )
+    return html.escape("".join(shown))
+
+
+def count(value: Any) -> str:
+    """`6,908`."""
+    known = number(value)
+    return DASH if known is None else f"{known:,.0f}"
+
+
+def large(value: Any) -> str:
+    """`1.33 million`."""
+    known = number(value)
+    if known is None or known < 1e6:
+        return count(known)
+    return f"{known / 1e6:.3g}{NBSP}million"
+
+
+def decimal(value: Any, digits: int, *, scale: float = 1.0) -> str:
+    """`43.10`."""
+    known = number(value)
+    return DASH if known is None else f"{scale * known:,.{digits}f}"
+
+
+def percent(fraction: float) -> str:
+    """`73.9 %`, of 0.739."""
+    return f"{100 * fraction:.1f}{NBSP}%"
+
+
+def points(value: float, *, sign: bool = False) -> str:
+    """`+3.8 points`."""
+    return f"{value:{'+' if sign else ''}.1f}{NBSP}points".replace("-", "\N{MINUS SIGN}")
+
+
+def duration(seconds: Any) -> str:
+    """`8 s`, `5 min 2 s`, `2 h 5 min`."""
+    known = number(seconds)
+    if known is None:
+        return DASH
+    if known < 10:
+        return f"{known:.1f}{NBSP}s"
+    minutes, rest = divmod(round(known), 60)
+    if minutes >= 60:
+        return f"{minutes // 60}{NBSP}h {minutes % 60}{NBSP}min"
+    return f"{minutes}{NBSP}min {rest}{NBSP}s" if minutes else f"{rest}{NBSP}s"
+
+
+def note(content: str) -> str:
+    """A remark in small type."""
+    return f'<p class="note">{content}</p>' if content else ""
+
+
+def figure(svg: str, caption: str) -> str:
+    """A drawing with its caption; nothing where there is no drawing."""
+    return f"<figure>{svg}<figcaption>{caption}</figcaption></figure>" if svg else ""
+
+
+def key(start: str, name: str) -> str:
+    """A side's name beside the mark that it has in the figures."""
+    return f'<span class="key-{text(start)}">{text(name)}</span>'
+
+
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, kind: str, caption: str = "", words: Collection[int] = ()
+) -> str:
+    """A table that scrolls sideways where it is too wide.
+
+    Args:
+      head: the columns' names; empty for none.
+      rows: cells; the first of a row names it.
+      kind: its CSS class.
+      caption: what the numbers are.
+      words: columns of words, set to the left; the others are of numbers.
+    """
+
+    def cells(tag: str, row: Sequence[str], first: str) -> str:
+        written = []
+        for column, content in enumerate(row):
+            name, scope = (first, ' scope="row"') if column == 0 and first == "th" else (tag, "")
+            scope = ' scope="col"' if tag == "th" else scope
+            style = "" if column in words else ' class="n"'
+            written.append(f"<{name}{scope}{style}>{content}</{name}>")
+        return f"<tr>{''.join(written)}</tr>"
+
+    caption = f"<caption>{caption}</caption>" if caption else ""
+    header = f"<thead>{cells('th', head, 'th')}</thead>" if head else ""
+    body = "\n".join(cells("td", row, "th") for row in rows)
+    return f'<div class="scroll"><table class="{kind}">{caption}{header}\n<tbody>\n{body}\n</tbody></table></div>'
+
+
+def facts(rows: Sequence[tuple[str, str]]) -> str:
+    """A table of names and values."""
+    return table((), rows, kind="facts", words=(0, 1))
