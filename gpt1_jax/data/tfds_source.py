@@ -77,8 +77,9 @@ def open_tfds(target: str, field: str | None = None) -> TfdsSource:
         ) from None
     except (ValueError, AssertionError) as error:  # another version or file format is there
         raise InputError(
-            f"source='tfds:{target}': cannot be opened ({error}). It has to be in the format array_record: prepare "
-            f"it again (tfds build {full_name} --file_format=array_record), convert it (tfds convert_format), {_LOCAL_WAY}"
+            f"source='tfds:{target}': cannot be opened ({error}). It has to be in the format array_record: "
+            f"prepare it again (tfds build {full_name} --file_format=array_record), convert it (tfds convert_format), "
+            f"{_LOCAL_WAY}"
         ) from None
     if not builder.is_prepared():
         _prepare(builder, full_name)

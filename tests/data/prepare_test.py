@@ -168,9 +168,7 @@ if __name__ == "__main__":
     assert not alive
 
 
-def test_finished_shards_are_kept_and_damaged_ones_made_again(
-    prepared, texts, tokenizer, tmp_path, crash_after, monkeypatch
-):
+def test_finished_shards_are_kept_unless_damaged(prepared, texts, tokenizer, tmp_path, crash_after, monkeypatch):
     crash_after(18, before=True)
     with pytest.raises(Crash):
         prepare(texts, tokenizer, tmp_path)

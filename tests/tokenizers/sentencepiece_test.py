@@ -94,18 +94,16 @@ def test_separator_is_in_no_text_and_decodes_to_nothing(tokenizer):
     assert tokenizer.decode([*ids, separator]) == "the house."
 
 
-def test_long_texts_have_the_ids_that_sentencepiece_gives(tokenizer, cased):
+def test_long_texts_have_the_ids_that_sentencepiece_gives(tokenizer, cased, tmp_path):
     """Cutting a text for speed changes nothing, wherever the cuts fall."""
     rng = random.Random(0)
-    pieces = ["the", "house", "Captain", ".", ",", "ö", "e\u0301", "\u0301", "ﬁ", "１", " ", "  ", "\n", "a" * 30]
-    for processed in (tokenizer, cased):
-        for _ in range(20):
-            text = " ".join(rng.choices(pieces, k=3000))
-            assert processed.encode(text) == processed._processor.Encode(text)
-        words = "house".join([" "] * 3000)
-        assert processed.encode(words) == processed._processor.Encode(words)
-        unbroken = "house" * 2000
-        assert processed.encode(unbroken) == processed._processor.Encode(unbroken)
+    spaced = [sentence.replace(" ", " " * rng.randint(1, 8)) for sentence in SENTENCES]
+    with_runs_of_spaces = train_sentencepiece(spaced, tmp_path, vocab_size=360)
+    assert len(with_runs_of_spaces.encode("the" + " " * 8 + "house")) < 8
+    pieces = ["the", "house", "Captain", ".", ",", "ö", "e\u0301", "\u0301", "ﬁ", "１", " ", "   ", "\n", "a" * 30]
+    for trained in (tokenizer, cased, with_runs_of_spaces):
+        for text in [*(" ".join(rng.choices(pieces, k=3000)) for _ in range(20)), "house " * 3000, "house" * 2000]:
+            assert trained.encode(text) == trained._processor.Encode(text)
 
 
 def test_batch_is_one_by_one(tokenizer):
