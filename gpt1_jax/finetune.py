@@ -19,16 +19,12 @@ from absl import logging
 from jax.sharding import Mesh
 
 from gpt1_jax import tokenizers
-from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.data.buckets import choose_buckets
 from gpt1_jax.data.labelled import EncodedSplit, encode_split, train_batches
-from gpt1_jax.data.windows import prefetch
 from gpt1_jax.errors import InputError
 from gpt1_jax.evaluate import TaskEvaluator
-from gpt1_jax.flops import train_flops_per_token
 from gpt1_jax.losses import LossConfig, task_objective
-from gpt1_jax.metrics import MetricsWriter, Progress
 from gpt1_jax.model import GPT1, N_SPECIAL, GPT1Config, ReadOut, count_parameters
 from gpt1_jax.optim import OptimizerConfig, Schedule, make_optimizer, make_schedule
 from gpt1_jax.pretrained import (
@@ -40,15 +36,15 @@ from gpt1_jax.pretrained import (
     model_record,
     slice_positions,
 )
-from gpt1_jax.runs import describe_run, open_run, restore_or_init, write_results
-from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, tree_shardings
+from gpt1_jax.runs import describe_run, open_run, train, write_results
+from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh
 from gpt1_jax.tasks.config import TaskConfig, make_spec
 from gpt1_jax.tasks.examples import Example, label_names, load_examples
 from gpt1_jax.tasks.metrics import evaluate_predictions
 from gpt1_jax.tasks.predictions import write_predictions
 from gpt1_jax.tasks.spec import TaskSpec
 from gpt1_jax.tokenizers import Tokenizer
-from gpt1_jax.train import LoopConfig, TrainState, TrainStep, fit, initial_state, jit_train_step, make_train_step
+from gpt1_jax.train import LoopConfig, TrainStep, jit_train_step, make_train_step, state_shardings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +176,13 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         "init_from": None if init_from is None else str(init_from),
         "config": to_dict(config),
     }
-    with open_run(workdir, record, require_accelerator=config.require_accelerator):
+    with open_run(
+        workdir,
+        record,
+        n_parameters=count_parameters(model_config, model.readout),
+        n_checkpoints=3,
+        require_accelerator=config.require_accelerator,
+    ):
         if jax.process_index() == 0 and not (workdir / "tokenizer").exists():
             tokenizer.save(workdir / "tokenizer")
         splits = {name: _encode(spec, name, examples[name], model, tokenizer) for name in examples}
@@ -193,6 +195,16 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             host_index=jax.process_index(),
             host_count=jax.process_count(),
         )
+        evaluators = {
+            name: TaskEvaluator(model, mesh, split, batch_size=config.batch_size, buckets=buckets)
+            for name, split in splits.items()
+            if name != "train"
+        }
+
+        def evaluate(params: Params) -> dict[str, float]:
+            values = _metrics(spec, splits["validation"], *evaluators["validation"](params))
+            return {f"validation_{name}": value for name, value in values.items()}
+
         n_steps = config.epochs * batches.steps_per_epoch
         describe_run(
             mesh,
@@ -200,62 +212,44 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             parameters=count_parameters(model_config, model.readout),
             **{f"{name}_examples": len(split) for name, split in splits.items()},
         )
-        evaluators = {
-            name: TaskEvaluator(model, mesh, split, batch_size=config.batch_size, buckets=buckets)
-            for name, split in splits.items()
-            if name != "train"
-        }
-
-        def evaluate(state: TrainState) -> dict[str, float]:
-            values = _metrics(spec, splits["validation"], *evaluators["validation"](state.params))
-            return {f"validation_{name}": value for name, value in values.items()}
-
-        with Checkpointer(workdir / "checkpoints", keep_latest=1, **best) as checkpointer:
-            optimizer = make_optimizer(config.optimizer)
-            state, _ = restore_or_init(model, optimizer, config.seed, mesh, checkpointer, params=params)
-            step = int(state.step)
-            with MetricsWriter(workdir, resume_step=step) as writer, Progress(n_steps, start_step=step) as progress:
-                state, _ = fit(
-                    state,
-                    _compiled_train_step(
-                        model,
-                        dataclasses.replace(config.optimizer, learning_rate=0.0),  # a schedule's, not the step's
-                        config.loss,
-                        config.accumulation_steps,
-                        mesh,
-                    ),
-                    prefetch(batches, step),
-                    schedules={
-                        "learning_rate": make_schedule(config.optimizer, n_steps),
-                        "lm_coef": Schedule(np.float32(config.lm_coef)),
-                    },
-                    n_steps=n_steps,
-                    mesh=mesh,
-                    loop=LoopConfig(
-                        log_every=config.log_every,
-                        eval_every=batches.steps_per_epoch,
-                        save_every=batches.steps_per_epoch,
-                    ),
-                    checkpointer=checkpointer,
-                    writer=writer,
-                    progress=progress,
-                    meta={"seed": config.seed},
-                    flops_per_token=lambda length: train_flops_per_token(model_config, length),
-                    evaluate=evaluate if best else None,
-                )
-            best_step = (checkpointer.best_step() if best else None) or n_steps
-            params = state.params if best_step == n_steps else checkpointer.restore_params(best_step, state.params)
+        trained = train(
+            workdir,
+            model,
+            make_optimizer(config.optimizer),
+            _compiled_train_step(
+                model,
+                dataclasses.replace(config.optimizer, learning_rate=0.0),  # the schedule's, not the step's
+                config.loss,
+                config.accumulation_steps,
+                mesh,
+            ),
+            batches,
+            schedules={
+                "learning_rate": make_schedule(config.optimizer, n_steps),
+                "lm_coef": Schedule(np.float32(config.lm_coef)),
+            },
+            n_steps=n_steps,
+            mesh=mesh,
+            loop=LoopConfig(
+                log_every=config.log_every,
+                eval_every=batches.steps_per_epoch,
+                save_every=batches.steps_per_epoch,
+                keep_latest=1,
+            ),
+            seed=config.seed,
+            evaluate=evaluate if best else None,
+            params=params,
+            best=best,
+        )
         metrics = {}
         for name, evaluator in evaluators.items():
-            probabilities, loss = evaluator(params)
+            probabilities, loss = evaluator(trained.params)
             if jax.process_index() == 0:
-                names = labels or tuple(map(str, range(probabilities.shape[1])))
-                path = workdir / "predictions" / f"{name}.jsonl"
-                write_predictions(path, splits[name].ids, names, probabilities, _n_choices(model, splits[name]))
+                _write_predictions(workdir / "predictions" / f"{name}.jsonl", model, splits[name], probabilities)
             if spec.is_labelled(name):
                 metrics[name] = _metrics(spec, splits[name], probabilities, loss)
-        write_results(workdir, {"best_step": best_step, "n_steps": n_steps, "metrics": metrics})
-        return FinetuneResult(model, params, tokenizer, metrics)
+        write_results(workdir, {"best_step": trained.step, "n_steps": n_steps, "metrics": metrics})
+        return FinetuneResult(model, trained.params, tokenizer, metrics)
 
 
 def starting_point(config: FinetuneConfig, init_from: str | Path | None) -> tuple[GPT1Config, Params | None, Tokenizer]:
@@ -295,9 +289,8 @@ def _compiled_train_step(
 ) -> TrainStep:
     # Rates, lambda and the number of steps are inputs of the step, so that all runs of a search share one compilation.
     transformation = make_optimizer(optimizer)
-    state = jax.eval_shape(lambda: initial_state(model, transformation, 0))
     step = make_train_step(task_objective(model, loss), transformation, accumulation_steps=accumulation_steps)
-    return jit_train_step(step, mesh, tree_shardings(state, mesh))
+    return jit_train_step(step, mesh, state_shardings(model, transformation, mesh))
 
 
 def _encode(spec: TaskSpec, name: str, examples: Sequence[Example], model: GPT1, tokenizer: Tokenizer) -> EncodedSplit:
@@ -323,5 +316,7 @@ def _metrics(spec: TaskSpec, split: EncodedSplit, probabilities: np.ndarray, los
     return {**evaluate_predictions(spec.metrics, split.labels, probabilities), "loss": loss}
 
 
-def _n_choices(model: GPT1, split: EncodedSplit) -> np.ndarray | None:
-    return split.n_streams if model.readout.kind == "multiple_choice" else None
+def _write_predictions(path: Path, model: GPT1, split: EncodedSplit, probabilities: np.ndarray) -> None:
+    labels = model.readout.labels
+    ragged = split.n_streams if model.readout.kind == "multiple_choice" else None
+    write_predictions(path, split.ids, labels, probabilities[:, : len(labels)], ragged)

@@ -17,25 +17,22 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 from gpt1_jax import tokenizers
-from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.data.prepare import prepare_shards
 from gpt1_jax.data.shards import TokenShards
 from gpt1_jax.data.sources import read_documents
 from gpt1_jax.data.split import Split
-from gpt1_jax.data.windows import heldout_windows, prefetch, train_windows
+from gpt1_jax.data.windows import heldout_windows, train_windows
 from gpt1_jax.errors import InputError
 from gpt1_jax.evaluate import LanguageModelEvaluator
-from gpt1_jax.flops import train_flops_per_token
 from gpt1_jax.losses import LossConfig, lm_objective
-from gpt1_jax.metrics import MetricsWriter, Progress
 from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.optim import OptimizerConfig, make_optimizer, make_schedule
 from gpt1_jax.pretrained import Params, check_tokenizer, model_record
-from gpt1_jax.runs import describe_run, open_run, restore_or_init, write_results
+from gpt1_jax.runs import describe_run, open_run, train, write_results
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh
 from gpt1_jax.tokenizers import Tokenizer
-from gpt1_jax.train import LoopConfig, TrainState, fit, jit_train_step, make_train_step
+from gpt1_jax.train import LoopConfig, jit_train_step, make_train_step, state_shardings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,75 +132,52 @@ def run(config: Any, workdir: str | Path) -> PretrainResult:
         )
     model = GPT1(config.model)
     record = {"program": "pretrain", **model_record(model), "config": to_dict(config)}
-    with open_run(workdir, record, require_accelerator=config.require_accelerator):
+    with open_run(
+        workdir,
+        record,
+        n_parameters=count_parameters(config.model),
+        n_checkpoints=config.loop.keep_latest + 1,
+        require_accelerator=config.require_accelerator,
+    ):
         tokenizer = get_tokenizer(config, workdir / "tokenizer")
         train_shards, heldout_shards = get_shards(config, tokenizer, workdir / "shards")
-        windows = train_windows(
-            train_shards,
-            n_ctx=config.model.n_ctx,
-            batch_size=config.batch_size,
-            seed=config.seed,
-            host_index=jax.process_index(),
-            host_count=jax.process_count(),
-        )
+        host = {"host_index": jax.process_index(), "host_count": jax.process_count()}
+        rows = {"n_ctx": config.model.n_ctx, "batch_size": config.batch_size, **host}
+        windows = train_windows(train_shards, seed=config.seed, **rows)
+        heldout = heldout_windows(heldout_shards, max_batches=config.max_eval_batches, **rows)
+        evaluator = LanguageModelEvaluator(model, mesh, heldout, loss=config.loss)
+
+        def evaluate(params: Params) -> dict[str, float]:
+            return {f"heldout_{name}": value for name, value in evaluator(params).items()}
+
         n_steps = config.n_steps or math.ceil(config.epochs * windows.steps_per_epoch)
-        schedules = {"learning_rate": make_schedule(config.optimizer, n_steps)}
         optimizer = make_optimizer(config.optimizer)
+        objective = lm_objective(model, config.loss)
+        step = make_train_step(objective, optimizer, accumulation_steps=config.accumulation_steps)
         describe_run(
             mesh,
             n_steps=n_steps,
             parameters=count_parameters(config.model),
             tokens_per_step=config.batch_size * config.model.n_ctx,
-            train_tokens=train_shards.n_tokens,
+            training_tokens=train_shards.n_tokens,
             heldout_tokens=heldout_shards.n_tokens,
         )
-        with Checkpointer(
-            workdir / "checkpoints", keep_latest=config.loop.keep_latest, keep_every=config.loop.keep_every or None
-        ) as checkpointer:
-            state, shardings = restore_or_init(model, optimizer, config.seed, mesh, checkpointer)
-            evaluator = LanguageModelEvaluator(
-                model,
-                mesh,
-                heldout_windows(
-                    heldout_shards,
-                    n_ctx=config.model.n_ctx,
-                    batch_size=config.batch_size,
-                    max_batches=config.max_eval_batches,
-                    host_index=jax.process_index(),
-                    host_count=jax.process_count(),
-                ),
-                loss=config.loss,
-            )
-
-            def evaluate(state: TrainState) -> dict[str, float]:
-                return {f"heldout_{name}": value for name, value in evaluator(state.params).items()}
-
-            step = int(state.step)
-            with MetricsWriter(workdir, resume_step=step) as writer, Progress(n_steps, start_step=step) as progress:
-                state, metrics = fit(
-                    state,
-                    jit_train_step(
-                        make_train_step(
-                            lm_objective(model, config.loss), optimizer, accumulation_steps=config.accumulation_steps
-                        ),
-                        mesh,
-                        shardings,
-                    ),
-                    prefetch(windows, step),
-                    schedules=schedules,
-                    n_steps=n_steps,
-                    mesh=mesh,
-                    loop=config.loop,
-                    checkpointer=checkpointer,
-                    writer=writer,
-                    progress=progress,
-                    meta={"seed": config.seed},
-                    flops_per_token=lambda length: train_flops_per_token(config.model, length),
-                    evaluate=evaluate,
-                )
-            metrics = metrics or evaluate(state)
-        write_results(workdir, {"step": n_steps, **metrics})
-        return PretrainResult(model, state.params, tokenizer, metrics)
+        trained = train(
+            workdir,
+            model,
+            optimizer,
+            jit_train_step(step, mesh, state_shardings(model, optimizer, mesh)),
+            windows,
+            schedules={"learning_rate": make_schedule(config.optimizer, n_steps)},
+            n_steps=n_steps,
+            mesh=mesh,
+            loop=config.loop,
+            seed=config.seed,
+            evaluate=evaluate,
+        )
+        metrics = trained.metrics or evaluate(trained.params)
+        write_results(workdir, {"n_steps": n_steps, **metrics})
+        return PretrainResult(model, trained.params, tokenizer, metrics)
 
 
 def get_tokenizer(config: PretrainConfig, directory: Path) -> Tokenizer:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ from absl import logging
 from jax.sharding import Mesh
 
 from gpt1_jax.checkpoint import Checkpointer
+from gpt1_jax.data.windows import prefetch
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import write_json
+from gpt1_jax.flops import train_flops_per_token
+from gpt1_jax.metrics import MetricsWriter, Progress
 from gpt1_jax.model import GPT1
-from gpt1_jax.sharding import abstract_sharded, init_sharded, tree_shardings
-from gpt1_jax.train import TrainState, initial_state
+from gpt1_jax.sharding import abstract_sharded, init_sharded
+from gpt1_jax.train import HostBatch, LoopConfig, Schedules, TrainState, TrainStep, fit, initial_state
 from gpt1_jax.version import __version__
 from gpt1_jax.workdir import open_workdir
 
@@ -25,8 +29,13 @@ MUTABLE = ("version", "config.loop", "config.mesh", "config.require_accelerator"
 """What may change when a run is continued: none of it changes the numbers."""
 
 
+BYTES_PER_PARAMETER = 12  # of a checkpoint: the parameter and two moments, float32
+
+
 @contextlib.contextmanager
-def open_run(workdir: Path, record: dict[str, Any], *, require_accelerator: bool) -> Iterator[None]:
+def open_run(
+    workdir: Path, record: dict[str, Any], *, n_parameters: int, n_checkpoints: int, require_accelerator: bool
+) -> Iterator[None]:
     """Prints the devices, then locks the workdir and writes its config.json, or checks it against a run begun before.
 
     Raises:
@@ -39,7 +48,8 @@ def open_run(workdir: Path, record: dict[str, Any], *, require_accelerator: bool
             "require_accelerator=True, but JAX found only the CPU; install gpt1-jax[tpu] or gpt1-jax[cuda12], "
             "or check that the accelerator is free"
         )
-    with open_workdir(workdir, {"version": __version__, **record}, mutable=MUTABLE):
+    space = n_checkpoints * n_parameters * BYTES_PER_PARAMETER + (64 << 20)
+    with open_workdir(workdir, {"version": __version__, **record}, mutable=MUTABLE, min_free_bytes=space):
         yield
 
 
@@ -47,6 +57,82 @@ def describe_run(mesh: Mesh, *, n_steps: int, **numbers: int) -> None:
     """Prints what is about to happen."""
     logging.info("mesh %s", ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items()))
     logging.info("%d updates; %s", n_steps, ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in numbers.items()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What `train` gives.
+
+    Attributes:
+      params: the parameters of the best checkpoint, or of the last update where none is kept as the best.
+      step: the update they are from.
+      metrics: the evaluation after the last update; None if there was nothing left to do.
+    """
+
+    params: Any
+    step: int
+    metrics: dict[str, float] | None
+
+
+def train(
+    workdir: Path,
+    model: GPT1,
+    optimizer: optax.GradientTransformationExtraArgs,
+    train_step: TrainStep,
+    batches: Sequence[HostBatch],
+    *,
+    schedules: Schedules,
+    n_steps: int,
+    mesh: Mesh,
+    loop: LoopConfig,
+    seed: int,
+    evaluate: Callable[[Any], dict[str, float]] | None,
+    params: Any = None,
+    best: Mapping[str, Any] | None = None,
+) -> Trained:
+    """Trains in a workdir from its latest checkpoint, or from the start, to the end.
+
+    Args:
+      workdir: open, see `open_run`.
+      model: the network.
+      optimizer: its optimizer.
+      train_step: compiled, see `gpt1_jax.train.jit_train_step`.
+      batches: this host's part of the batch of every step.
+      schedules: what changes with the step.
+      n_steps: updates in all.
+      mesh: device mesh.
+      loop: intervals.
+      seed: of the initial parameters and of dropout.
+      evaluate: parameters -> metrics.
+      params: initial parameters by name, where they are not to be drawn.
+      best: `best_metric` and `best_mode` of the `Checkpointer`.
+    """
+    keep_every = loop.keep_every or None
+    best = dict(best or {})
+    with Checkpointer(
+        workdir / "checkpoints", keep_latest=loop.keep_latest, keep_every=keep_every, **best
+    ) as checkpointer:
+        state = restore_or_init(model, optimizer, seed, mesh, checkpointer, params=params)
+        step = int(state.step)
+        with MetricsWriter(workdir, resume_step=step) as writer, Progress(n_steps, start_step=step) as progress:
+            state, metrics = fit(
+                state,
+                train_step,
+                prefetch(batches, step),
+                schedules=schedules,
+                n_steps=n_steps,
+                mesh=mesh,
+                loop=loop,
+                checkpointer=checkpointer,
+                writer=writer,
+                progress=progress,
+                meta={"seed": seed},
+                flops_per_token=lambda length: train_flops_per_token(model.config, length),
+                evaluate=None if evaluate is None else lambda state: evaluate(state.params),
+            )
+        step = (checkpointer.best_step() if best else None) or n_steps
+        kept = state.params if step == n_steps else checkpointer.restore_params(step, state.params)
+    return Trained(kept, step, metrics)
 
 
 def restore_or_init(
@@ -57,10 +143,8 @@ def restore_or_init(
     checkpointer: Checkpointer,
     *,
     params: Any = None,
-) -> tuple[TrainState, TrainState]:
-    """The state to go on from and its shardings: the latest checkpoint, or fresh, with those `params` that
-    are given by name.
-    """
+) -> TrainState:
+    """The state to go on from: the latest checkpoint, or a fresh one with those `params` that are given by name."""
 
     def init() -> TrainState:
         return initial_state(model, optimizer, seed)
@@ -69,13 +153,12 @@ def restore_or_init(
     if step is not None:
         state, _ = checkpointer.restore(abstract_sharded(init, mesh), step)
         logging.info("continuing from step %d", step)
-        return state, tree_shardings(jax.eval_shape(init), mesh)
+        return state
     state, shardings = init_sharded(init, mesh)
     if params is not None:
-        state = state.replace(
-            params={**state.params, **jax.device_put(params, {k: shardings.params[k] for k in params})}
-        )
-    return state, shardings
+        given = jax.device_put(params, {name: shardings.params[name] for name in params})
+        state = state.replace(params={**state.params, **given})
+    return state
 
 
 def write_results(workdir: Path, results: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ from gpt1_jax.losses import Batch, Metrics, Objective
 from gpt1_jax.metrics import MetricsWriter, Progress
 from gpt1_jax.model import GPT1
 from gpt1_jax.optim import Schedule
-from gpt1_jax.sharding import batch_sharding, to_global
+from gpt1_jax.sharding import batch_sharding, to_global, tree_shardings
 
 HostBatch = Mapping[str, np.ndarray]
 
@@ -56,6 +56,11 @@ def initial_state(model: GPT1, optimizer: optax.GradientTransformation, seed: in
     key = jax.random.key(seed)
     params = model.init_partitioned(jax.random.fold_in(key, 0x1417))  # no step's key
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), key)
+
+
+def state_shardings(model: GPT1, optimizer: optax.GradientTransformationExtraArgs, mesh: Mesh) -> TrainState:
+    """Shardings of a `TrainState`, in its shape."""
+    return tree_shardings(jax.eval_shape(lambda: initial_state(model, optimizer, 0)), mesh)
 
 
 Schedules = Mapping[str, Schedule]
@@ -109,19 +114,19 @@ def make_train_step(
         updates, opt_state = optimizer.update(
             grads, state.opt_state, state.params, learning_rate=scheduled["learning_rate"]
         )
-        metrics |= {"grad_norm": optax.global_norm(grads), **scheduled}
+        metrics |= {"grad_norm": optax.tree.norm(grads), **scheduled}
         params = optax.apply_updates(state.params, updates)
         return state.replace(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
     return train_step
 
 
-def jit_train_step(train_step: TrainStep, mesh: Mesh, state_shardings: Any) -> TrainStep:
+def jit_train_step(train_step: TrainStep, mesh: Mesh, shardings: TrainState) -> TrainStep:
     """The step over the mesh (what `pjit` was): rows sharded, state in place and donated, metrics on every device."""
     return jax.jit(
         train_step,
-        in_shardings=(state_shardings, batch_sharding(mesh), NamedSharding(mesh, PartitionSpec())),
-        out_shardings=(state_shardings, NamedSharding(mesh, PartitionSpec())),
+        in_shardings=(shardings, batch_sharding(mesh), NamedSharding(mesh, PartitionSpec())),
+        out_shardings=(shardings, NamedSharding(mesh, PartitionSpec())),
         donate_argnums=0,
     )
 
@@ -229,6 +234,7 @@ def fit(
 
     def save(results: dict[str, float] | None) -> None:
         _check_finite(metrics, step, checkpointer)
+        writer.flush()  # the curve up to a checkpoint is on the disk before the checkpoint is
         checkpointer.save(step, state, meta, metrics=results)
 
     with StopSignals() as stop, jax.set_mesh(mesh):

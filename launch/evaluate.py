@@ -8,8 +8,9 @@ python launch/evaluate.py --checkpoint=runs/reviews --data=other.csv           #
 
 from pathlib import Path
 
-import _cli
 from absl import flags
+
+from gpt1_jax import cli
 
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Workdir of a run.", required=True)
 SOURCE = flags.DEFINE_string("source", "", "Text: text:GLOB, jsonl:GLOB#field or tfds:NAME.")
@@ -39,4 +40,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

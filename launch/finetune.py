@@ -7,9 +7,10 @@ Start the same command again to continue. Keys that matter: config.task.train, .
 config.optimizer.learning_rate, config.batch_size, config.epochs, config.lm_coef, config.seed.
 """
 
-import _cli
 from absl import flags
 from ml_collections import config_flags
+
+from gpt1_jax import cli
 
 CONFIG = config_flags.DEFINE_config_file("config", "configs/finetune.py", "FILE.py[:TASK]; tasks: custom.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: made, or continued.", required=True)
@@ -30,4 +31,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

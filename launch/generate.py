@@ -5,8 +5,9 @@
 Repeat --prompt for several texts in one batch; --samples=N continues each N times.
 """
 
-import _cli
 from absl import flags
+
+from gpt1_jax import cli
 
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Workdir of a run.", required=True)
 PROMPT = flags.DEFINE_multi_string("prompt", [""], "Text to continue; empty begins a new document.")
@@ -40,4 +41,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

@@ -6,9 +6,10 @@ Start the same command again to continue. Keys that matter: config.source, confi
 config.n_steps or config.epochs, config.optimizer.learning_rate, config.mesh.*, config.loop.*.
 """
 
-import _cli
 from absl import flags
 from ml_collections import config_flags
+
+from gpt1_jax import cli
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", "configs/pretrain.py", "FILE.py[:SIZE]; sizes: gpt1, small, quickstart."
@@ -33,4 +34,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

@@ -53,7 +53,9 @@ def params_from_official(
     tokens, positions = np.split(tables, [config.n_rows])
     put(("tokens_embed", "embedding"), np.pad(tokens, ((0, config.padded_rows - config.n_rows), (0, 0))))
     put(("positions_embed", "embedding"), positions)
-    shapes = _leaves(jax.eval_shape(GPT1(config, readout).init, jax.random.key(0), np.zeros((1, 1), np.int32))["params"])
+    shapes = _leaves(
+        jax.eval_shape(GPT1(config, readout).init, jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
+    )
     for name, path in _names(config.n_layer).items():
         if path not in shapes:  # no task head, or one without bias
             continue
@@ -82,7 +84,9 @@ def _names(n_layer: int) -> dict[str, Path]:
     names: dict[str, Path] = {}
     for i in range(n_layer):
         for module in ("attn/c_attn", "attn/c_proj", "ln_1", "mlp/c_fc", "mlp/c_proj", "ln_2"):
-            for theirs, ours in (("g", "scale"), ("b", "bias")) if "ln_" in module else (("w", "kernel"), ("b", "bias")):
+            for theirs, ours in (
+                (("g", "scale"), ("b", "bias")) if "ln_" in module else (("w", "kernel"), ("b", "bias"))
+            ):
                 names[f"model/h{i}/{module}/{theirs}"] = (f"h_{i}", *module.split("/"), ours)
     return names | {"model/clf/w": ("clf", "kernel"), "model/clf/b": ("clf", "bias")}
 

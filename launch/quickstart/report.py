@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import quickstart_plots as plots
-from quickstart_html import (
+import plots
+from outcome import NAMES, accuracies, comparisons, headline, summary, summary_table
+from page import (
     DASH,
     count,
     decimal,
@@ -29,13 +30,12 @@ from quickstart_html import (
     table,
     text,
 )
-from quickstart_outcome import NAMES, accuracies, comparisons, headline, summary, summary_table
 
 from gpt1_jax.files import make_directory, write_atomically
 
 __all__ = ["headline", "summary", "summary_table", "write_report"]
 
-STYLE = Path(__file__).with_name("quickstart_report.css")
+STYLE = Path(__file__).with_name("report.css")
 STAGES = {
     "data": "Preparing the data",
     "pretrain": "Tokenizer and pre-training",
@@ -50,7 +50,7 @@ def write_report(results: Mapping[str, Any], curves: Sequence[Mapping[str, Any]]
     """Writes the page.
 
     Args:
-      results: what `launch/quickstart.py` gathers: `data`, `pretrain`, `grid`, `runs`, `samples`, `seconds` and
+      results: what `launch/quickstart` gathers: `data`, `pretrain`, `grid`, `runs`, `samples`, `seconds` and
         `environment`. A measurement that is missing, null or not a number shows as a dash.
       curves: the lines of the pre-training run's `metrics.jsonl`.
       path: the file; it is replaced as a whole or not at all.

@@ -1,6 +1,6 @@
 """The figures of the quick start's report, as SVG for an HTML page.
 
-Every colour is a CSS variable of the page (`quickstart_report.css`), so that one drawing serves light, dark and paper,
+Every colour is a CSS variable of the page (`report.css`), so that one drawing serves light, dark and paper,
 and text stays text. Figures are made without pyplot: a notebook's backend is not touched.
 """
 
@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from quickstart_outcome import NAMES
+from outcome import NAMES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

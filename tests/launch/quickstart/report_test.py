@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from gpt1_jax.errors import InputError
 
-LAUNCH = Path(__file__).resolve().parents[2] / "launch"
+LAUNCH = Path(__file__).resolve().parents[3] / "launch" / "quickstart"
 sys.path.insert(0, str(LAUNCH))
 
-import quickstart_html  # noqa: E402
-import quickstart_plots  # noqa: E402
-import quickstart_report  # noqa: E402
+import page as page_module  # noqa: E402
+import plots  # noqa: E402
+import report  # noqa: E402
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 ACCURACIES = {  # n_labels, start -> test accuracy of seeds 0, 1, 2
@@ -154,7 +154,7 @@ class Page(HTMLParser):
 
 def write(results: dict, curves: list[dict], directory: Path) -> Page:
     path = directory / "new" / "report.html"
-    quickstart_report.write_report(results, curves, path)
+    report.write_report(results, curves, path)
     return Page(path.read_text(encoding="utf-8"))
 
 
@@ -181,7 +181,7 @@ def test_the_result_table_has_median_range_and_gain(page: Page):
 
 
 def test_summary_and_its_text_table():
-    rows = quickstart_report.summary(make_results())
+    rows = report.summary(make_results())
     assert [(row["n_labels"], row["start"]) for row in rows] == [
         (500, "scratch"),
         (500, "pretrained"),
@@ -191,7 +191,7 @@ def test_summary_and_its_text_table():
     for row in rows:
         values = ACCURACIES[row["n_labels"], row["start"]]
         assert (row["median"], row["min"], row["max"]) == (np.median(values), min(values), max(values))
-    lines = quickstart_report.summary_table(make_results()).splitlines()
+    lines = report.summary_table(make_results()).splitlines()
     assert len({len(line) for line in lines}) == 1
     assert lines[0].split() == ["labels", "from", "scratch", "pre-trained", "gain"]
     assert lines[-1].split() == ["6,826", "70.1", "%", "(69.6-70.5)", "74.0", "%", "(73.6-74.8)", "+3.8", "points"]
@@ -282,7 +282,7 @@ def test_the_page_is_self_contained_and_links_within_itself(page: Page):
 def test_drawings_take_their_colours_from_the_page(page: Page):
     drawings = "".join(re.findall(r"<svg.*?</svg>", page.source, re.DOTALL))
     used = set(re.findall(r"var\(--([\w-]+)\)", page.source))
-    assert set(quickstart_plots.COLOURS) <= used
+    assert set(plots.COLOURS) <= used
     assert not re.search(r": #(?!0{6})[0-9a-f]{6}", drawings)
     light, dark = re.findall(r":root \{(.*?)\}", page.source, re.DOTALL)
     for theme in (light, dark):
@@ -315,7 +315,7 @@ def test_text_from_outside_is_escaped(tmp_path: Path):
 @given(st.text(st.characters(), max_size=50))
 @settings(max_examples=100, deadline=None)
 def test_any_text_survives_the_page(text: str):
-    page = Page(f"<p>{quickstart_html.text(text)}</p>")
+    page = Page(f"<p>{page_module.text(text)}</p>")
     expected = (c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else "\ufffd" for c in text)
     assert page.text("p") == "".join(expected)
 
@@ -343,7 +343,7 @@ def test_nothing_at_all_is_a_page_too(tmp_path: Path):
         page = write(results, [], tmp_path)
         assert "nothing to compare" in page.text("h1")
         assert "svg" not in {tag for tag, _ in page.tags}
-    assert quickstart_report.summary({}) == []
+    assert report.summary({}) == []
 
 
 def test_curves_are_in_order_with_the_last_line_of_a_step(tmp_path: Path):
@@ -357,7 +357,7 @@ def test_the_commands_exist(page: Page):
     commands = [shlex.split(command.replace("\\\n", "")) for command in page.text("pre").split("python ")[1:]]
     assert len(commands) == 4
     for program, *flags in commands:
-        source = (LAUNCH.parent / program).read_text(encoding="utf-8")
+        source = (LAUNCH.parents[1] / program).read_text(encoding="utf-8")
         for flag in flags:
             name = re.match(r"--(\w+)", flag).group(1)
             assert re.search(rf'DEFINE_\w+\(\s*"{name}"', source), (program, flag)
@@ -376,7 +376,7 @@ def test_results_are_not_changed_and_may_come_from_json(tmp_path: Path):
 def test_an_impossible_folder_is_named(tmp_path: Path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(InputError, match=r"file.*cannot create"):
-        quickstart_report.write_report(make_results(), [], tmp_path / "file" / "report.html")
+        report.write_report(make_results(), [], tmp_path / "file" / "report.html")
 
 
 def test_drawing_leaves_a_notebooks_matplotlib_alone(tmp_path: Path):
@@ -385,9 +385,9 @@ import json, sys, pathlib, matplotlib
 matplotlib.rcParams.update({"text.usetex": True, "font.size": 99, "axes.facecolor": "red"})
 parameters = lambda: {name: matplotlib.rcParams[name] for name in matplotlib.rcParams if name != "backend"}
 before = parameters()
-import quickstart_report
+import report
 results, curves = json.load(sys.stdin)
-quickstart_report.write_report(results, curves, pathlib.Path(sys.argv[1]))
+report.write_report(results, curves, pathlib.Path(sys.argv[1]))
 assert "matplotlib.pyplot" not in sys.modules
 assert parameters() == before
 """

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Sets up .venv, lints and runs the tests. Arguments go to pytest: ./launch/test.sh -m slow tests/pretrain_test.py
+source "$(dirname "${BASH_SOURCE[0]}")/venv.sh" test
+
+"$python" -m ruff check .
+"$python" -m ruff format --check .
+exec "$python" -m pytest "$@"
