@@ -10,6 +10,7 @@ Shapes: B batch, C streams of one example, L length, S cache slots, D n_embd, H 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -88,7 +89,8 @@ class GPT1Config:
 
     def __post_init__(self) -> None:
         """Normalises dtype and checks every field."""
-        object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
+        with contextlib.suppress(TypeError):  # no dtype at all: refused below
+            object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
         for name in ("vocab_size", "n_ctx", "n_embd", "n_head"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}={getattr(self, name)} must be at least 1")
@@ -497,7 +499,8 @@ class GPT1(nn.Module):
         dtype = jnp.dtype(self.config.dtype)
         # Cast once, for the look-up and for the head, so that their gradients are summed before they are reduced; and
         # gathered over the width, since rows sharded one way and width another cannot be looked up without a copy.
-        return constrain(self.tokens_embed().astype(dtype), "vocab", None), self.positions_embed().astype(dtype)
+        tokens, positions = (jnp.asarray(table(), dtype) for table in (self.tokens_embed, self.positions_embed))
+        return constrain(tokens, "vocab", None), positions
 
     def _embed(self, tokens: Array, positions: Array, context: Context) -> tuple[Array, Array]:
         """Summed embeddings [B, L, D] and the output table [R, D]."""
