@@ -183,7 +183,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         n_checkpoints=3,
         require_accelerator=config.require_accelerator,
     ):
-        if jax.process_index() == 0 and not (workdir / "tokenizer").exists():
+        if jax.process_index() == 0 and not (workdir / "tokenizer" / tokenizers.MARKER).exists():
             tokenizer.save(workdir / "tokenizer")
         splits = {name: _encode(spec, name, examples[name], model, tokenizer) for name in examples}
         buckets = _buckets(config, splits, model_config.n_ctx)

@@ -182,7 +182,7 @@ def run(config: Any, workdir: str | Path) -> PretrainResult:
 
 def get_tokenizer(config: PretrainConfig, directory: Path) -> Tokenizer:
     """The workdir's tokenizer, made on the first call: a copy of the one that is named, or trained on the source."""
-    if jax.process_index() == 0 and not directory.exists():
+    if jax.process_index() == 0 and not (directory / tokenizers.MARKER).exists():
         if config.tokenizer.path:
             tokenizer = tokenizers.load(config.tokenizer.path)
             check_tokenizer(tokenizer, config.model, config.tokenizer.path)

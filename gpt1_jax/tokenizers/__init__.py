@@ -15,7 +15,7 @@ from gpt1_jax.errors import InputError
 from gpt1_jax.tokenizers.protocol import MARKER, Tokenizer, find_marker
 from gpt1_jax.tokenizers.sentencepiece import SentencePieceTokenizer, load_sentencepiece, train_sentencepiece
 
-__all__ = ["SentencePieceTokenizer", "Tokenizer", "load", "train_sentencepiece"]
+__all__ = ["MARKER", "SentencePieceTokenizer", "Tokenizer", "load", "train_sentencepiece"]
 
 _LOADERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
     "sentencepiece": load_sentencepiece,
