@@ -70,7 +70,8 @@ def to_config_dict(config: Any) -> Any:
             value = to_config_dict(value)
         elif value is None:
             # A placeholder knows its type, so that --config.key=3 gives an int and not a string.
-            value = config_dict.placeholder(next(t for t in typing.get_args(hints[f.name]) if t is not types.NoneType))
+            kind = next(t for t in typing.get_args(hints[f.name]) if t is not types.NoneType)
+            value = config_dict.placeholder(typing.get_origin(kind) or kind)
         out[f.name] = value
     return out
 

@@ -63,6 +63,8 @@ class OptimizerConfig:
         for name in ("learning_rate", "eps", "weight_decay", "clip_norm", "warmup_fraction"):
             if getattr(self, name) < 0:
                 raise InputError(f"optimizer.{name}={getattr(self, name)} must not be negative")
+        if self.warmup_fraction > 1:
+            raise InputError(f"optimizer.warmup_fraction={self.warmup_fraction} must be at most 1, the whole run")
         for name in ("b1", "b2"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"optimizer.{name}={getattr(self, name)} must be at least 0 and below 1")
