@@ -1,0 +1,193 @@
+"""Every kernel against softmax attention written down in numpy and float64."""
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpt1_jax.attention import KERNELS, attention_probabilities, causal_attention, select_kernel, visible
+from gpt1_jax.dropout import Dropout
+from gpt1_jax.errors import InputError
+
+B, H, HEAD_DIM, RATE = 3, 2, 8, 0.3
+BFLOAT16_ERROR = 0.02  # largest error of an output of size about 1
+
+# Name -> (query length, slots, first slot of each row's queries, real slots of each row)
+ALL = ((0, 99),) * B
+CASES: dict[str, tuple[int, int, tuple[int, ...], tuple[tuple[int, int], ...]]] = {
+    "whole": (7, 7, (0, 0, 0), ALL),
+    "one token": (1, 1, (0, 0, 0), ALL),
+    "padded": (9, 9, (0, 0, 0), ((0, 6), (2, 9), (3, 5))),
+    "cached": (3, 11, (0, 4, 8), ALL),
+    "cached, padded": (3, 11, (2, 4, 8), ((1, 99), (0, 99), (5, 99))),
+}
+
+
+def given(case: str, dtype: Any = jnp.float32) -> dict[str, Any]:
+    """Random queries, keys and values, and the masks of the case."""
+    n_queries, n_slots, first, real = CASES[case]
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.normal(size=(B, n, H, HEAD_DIM)) for n in (n_queries, n_slots, n_slots))
+    slots = np.arange(n_slots)
+    return {
+        "q": jnp.asarray(2 * q, dtype),
+        "k": jnp.asarray(2 * k, dtype),
+        "v": jnp.asarray(v, dtype),
+        "q_slots": np.asarray(first)[:, None] + np.arange(n_queries),
+        "kv_mask": np.stack([(slots >= a) & (slots < b) for a, b in real]),
+        "keep": rng.random((B, H, n_queries, n_slots)) > RATE,
+    }
+
+
+def sees(case: dict[str, Any]) -> np.ndarray:
+    """[B, Lq]: whether a query sees any slot at all."""
+    slots = np.arange(case["k"].shape[1])
+    return ((slots <= case["q_slots"][..., None]) & case["kv_mask"][:, None]).any(-1)
+
+
+def reference(case: dict[str, Any], dropped: bool) -> np.ndarray:
+    """One query at a time, over the slots that it sees; zero for those that see none."""
+    q, k, v = (np.float64(case[name]) for name in "qkv")
+    out = np.zeros(q.shape)
+    for b, i, h in itertools.product(*map(range, q.shape[:3])):
+        slots = [s for s in range(k.shape[1]) if s <= case["q_slots"][b, i] and case["kv_mask"][b, s]]
+        if slots:
+            scores = k[b, slots, h] @ q[b, i, h] / np.sqrt(HEAD_DIM)
+            weights = np.exp(scores - scores.max())
+            weights /= weights.sum()
+            if dropped:
+                weights *= case["keep"][b, h, i, slots] / (1 - RATE)
+            out[b, i, h] = weights @ v[b, slots, h]
+    return out
+
+
+def call(case: dict[str, Any], kernel: str, dropped: bool = False, **changes: Any) -> jax.Array:
+    case = case | changes
+    dropout = Dropout(RATE, mask=jnp.asarray(case["keep"])) if dropped else None
+    masks = {name: jnp.asarray(case[name]) for name in ("q_slots", "kv_mask")}
+    return causal_attention(case["q"], case["k"], case["v"], **masks, dropout=dropout, kernel=kernel)
+
+
+every_kernel = pytest.mark.parametrize("kernel", ["auto", *KERNELS])
+
+
+@every_kernel
+@pytest.mark.parametrize("dropped", [False, True], ids=["plain", "dropout"])
+@pytest.mark.parametrize("name", CASES)
+def test_values(name, dropped, kernel):
+    case = given(name)
+    seen = sees(case)
+    out = call(case, kernel, dropped)
+    assert out.shape == case["q"].shape
+    np.testing.assert_allclose(out[seen], reference(case, dropped)[seen], rtol=0, atol=2e-6)
+
+
+@every_kernel
+def test_bfloat16(kernel):
+    case = given("padded", jnp.bfloat16)
+    seen = sees(case)
+    out = call(case, kernel)
+    assert out.dtype == jnp.bfloat16
+    error = np.abs(np.float32(out) - reference(case, False))[seen]
+    assert error.max() < BFLOAT16_ERROR
+
+
+@every_kernel
+def test_without_masks_every_slot_is_real_and_queries_count_from_zero(kernel):
+    case = given("whole")
+    bare = causal_attention(case["q"], case["k"], case["v"], kernel=kernel)
+    np.testing.assert_array_equal(bare, call(case, kernel))
+
+
+@every_kernel
+def test_gradients(kernel):
+    """Of all three arguments, against jax.grad of the formula; dropout on the probabilities."""
+    case = given("padded")
+    seen, weights = sees(case), np.random.default_rng(1).normal(size=case["q"].shape)
+    mask = (np.arange(9) <= case["q_slots"][:, None, :, None]) & case["kv_mask"][:, None, None, :]
+
+    def naive(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        scores = jnp.einsum("bqhd,bshd->bhqs", q, k) / np.sqrt(HEAD_DIM)
+        exp = jnp.where(mask, jnp.exp(scores), 0.0)
+        p = exp / jnp.maximum(exp.sum(-1, keepdims=True), 1e-30) * case["keep"] / (1 - RATE)
+        return (jnp.einsum("bhqs,bshd->bqhd", p, v) * weights)[seen].sum()
+
+    def ours(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return (call(case, kernel, True, q=q, k=k, v=v) * weights)[seen].sum()
+
+    arguments = (case["q"], case["k"], case["v"])
+    for ours_, naive_ in zip(
+        jax.grad(ours, (0, 1, 2))(*arguments), jax.grad(naive, (0, 1, 2))(*arguments), strict=True
+    ):
+        np.testing.assert_allclose(ours_, naive_, rtol=0, atol=5e-6)
+
+
+@every_kernel
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_query_that_sees_nothing_gives_no_nan(kernel, dtype):
+    """Neither in values nor in gradients, and other rows do not notice."""
+    case = given("whole", dtype)
+    padded = case | {"kv_mask": np.stack([np.zeros(7, bool), *case["kv_mask"][1:]])}
+
+    def total(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return call(padded, kernel, q=q, k=k, v=v).astype(jnp.float32).sum()
+
+    out = call(padded, kernel)
+    gradients = jax.grad(total, (0, 1, 2))(case["q"], case["k"], case["v"])
+    for x in (out, *gradients):
+        assert np.isfinite(np.float32(x)).all()
+    np.testing.assert_array_equal(np.float32(out[1:]), np.float32(call(case, kernel)[1:]))
+
+
+@every_kernel
+@pytest.mark.parametrize("name", ["padded", "cached, padded"])
+def test_invisible_slots_have_no_influence_at_all(name, kernel):
+    case = given(name)
+    seen = sees(case)
+    hidden = ~case["kv_mask"] | (np.arange(case["k"].shape[1]) > case["q_slots"].max(1, keepdims=True))
+    assert hidden.any()
+    loud = {n: jnp.where(hidden[..., None, None], 1e4, case[n]) for n in "kv"}
+    np.testing.assert_array_equal(call(case, kernel, **loud)[seen], call(case, kernel)[seen])
+
+
+@every_kernel
+def test_scores_far_below_zero_stay_causal(kernel):
+    """A mask that adds a number to the scores fails once all of them are lower than it."""
+    case = given("whole")
+    shift = {"q": case["q"].at[..., 0].set(-3e4), "k": case["k"].at[..., 0].set(3e4)}
+    out = call(case, kernel, **shift)
+    np.testing.assert_allclose(out[:, 0], case["v"][:, 0], rtol=0, atol=1e-6)
+    changed = {"v": case["v"].at[:, 4:].set(1e4)}
+    np.testing.assert_array_equal(call(case, kernel, **shift, **changed)[:, :4], out[:, :4])
+
+
+@every_kernel
+def test_drawn_mask_is_that_of_its_site(kernel):
+    """A kernel may draw the mask itself, but not another one: rows 5, 2, 9 of the global batch."""
+    case = given("whole")
+    words, rows = jnp.array([3, 5], jnp.uint32), jnp.array([5, 2, 9])
+    site = Dropout(RATE, key_words=words, rows=rows)
+    keep = np.asarray(site.keep((B, H, 7, 7)))
+    out = causal_attention(case["q"], case["k"], case["v"], dropout=site, kernel=kernel)
+    np.testing.assert_allclose(out, reference(case | {"keep": keep}, True), rtol=0, atol=2e-6)
+
+
+def test_probabilities_sum_to_one_and_are_zero_where_invisible():
+    case = given("padded")
+    mask = visible(jnp.asarray(case["q_slots"]), 9, jnp.asarray(case["kv_mask"]))
+    p = np.asarray(attention_probabilities(case["q"], case["k"], mask))
+    np.testing.assert_allclose(p.sum(-1), 1, rtol=1e-6)
+    seen = np.broadcast_to(sees(case)[:, None, :], p.shape[:3])
+    assert (p[~np.broadcast_to(mask, p.shape) & seen[..., None]] == 0).all()
+
+
+def test_auto_is_a_kernel():
+    assert select_kernel("auto") in KERNELS
+
+
+def test_unknown_kernel():
+    with pytest.raises(InputError, match=r"attention='flash3' is unknown; use 'auto' or one of \['.*xla.*'\]"):
+        call(given("whole"), "flash3")

@@ -1,0 +1,99 @@
+"""What the tests share: eight simulated devices, the folder of reference numbers, a small corpus and a run on it."""
+
+import csv
+import functools
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Read when JAX's backends start, which importing it does not do. Most of the time of small tests is compilation: they
+# do without LLVM's optimiser, unless XLA_FLAGS asks for it.
+FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] = f"{FLAGS} {os.environ.get('XLA_FLAGS', '')}"
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def devices() -> list[jax.Device]:
+    """Eight CPU devices, also where there is an accelerator."""
+    return jax.devices("cpu")[:8]
+
+
+@pytest.fixture(scope="session")
+def goldens() -> Path:
+    """Where the reference numbers are: $GPT1_GOLDENS, or those that come with the tests."""
+    folder = Path(os.environ.get("GPT1_GOLDENS") or Path(__file__).parent / "goldens")
+    assert folder.is_dir(), f"GPT1_GOLDENS={folder} is not a folder"
+    return folder
+
+
+WORDS = {
+    "positive": ["wonderful", "moving", "clever", "warm", "bright", "funny", "lovely", "fresh", "tender", "superb"],
+    "negative": ["boring", "dull", "clumsy", "cold", "tired", "empty", "awful", "stale", "lazy", "dreadful"],
+}
+THINGS = ["film", "story", "acting", "music", "script", "camera", "cast", "ending", "dialogue", "pace"]
+
+
+def sentences(n: int, seed: int) -> list[tuple[str, str]]:
+    """`n` made-up (sentence, label) pairs whose label shows in two of the words."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for i in range(n):
+        label = ("negative", "positive")[i % 2]
+        a, b = rng.choice(WORDS[label], 2)
+        x, y = rng.choice(THINGS, 2)
+        made.append((f"the {x} was {a} and number {rng.integers(1000)} had a {b} {y} .", label))
+    return made
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with text to pre-train on (corpus.jsonl) and labelled sentences (train, validation and test.csv)."""
+    folder = tmp_path_factory.mktemp("corpus")
+    with open(folder / "corpus.jsonl", "w", encoding="utf-8") as file:
+        for i in range(120):
+            text = "\n".join(text for text, _ in sentences(6, 1000 + i))
+            file.write(json.dumps({"text": text}) + "\n")
+    for seed, (name, n) in enumerate({"train": 128, "validation": 21, "test": 19}.items()):
+        with open(folder / f"{name}.csv", "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", "label"])
+            writer.writerows(sentences(n, seed))
+    return folder
+
+
+def pretrain_config(corpus: Path, **changes: Any) -> dict[str, Any]:
+    """A pre-training run of seconds on the eight devices; `changes` go into the top level or into its sections."""
+    config = {
+        "source": f"jsonl:{corpus}/corpus.jsonl#text",
+        "heldout_fraction": 0.1,
+        "model": {"vocab_size": 380, "n_ctx": 48, "n_embd": 32, "n_head": 4, "n_layer": 2},
+        "batch_size": 8,
+        "n_steps": 10,
+        "optimizer": {"learning_rate": 3e-3, "warmup_steps": 2},
+        "loop": {"log_every": 1, "eval_every": 5, "save_every": 5},
+    }
+    for name, value in changes.items():
+        config[name] = {**config.get(name, {}), **value} if isinstance(value, dict) else value
+    return config
+
+
+@pytest.fixture(scope="session")
+def pretrain_settings(corpus: Path) -> Callable[..., dict[str, Any]]:
+    """`pretrain_config` of the corpus."""
+    return functools.partial(pretrain_config, corpus)
+
+
+@pytest.fixture(scope="session")
+def pretrained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The workdir of a finished pre-training run of ten updates."""
+    from gpt1_jax import pretrain
+
+    workdir = tmp_path_factory.mktemp("runs") / "pretrained"
+    pretrain.run(pretrain_config(corpus), workdir)
+    return workdir
