@@ -27,7 +27,7 @@ from gpt1_jax.errors import InputError
 from gpt1_jax.losses import LossConfig, lm_nll_sum, task_outputs
 from gpt1_jax.model import GPT1
 from gpt1_jax.pretrained import Params, check_tokenizer, load_pretrained
-from gpt1_jax.sharding import MeshConfig, make_mesh, param_shardings, to_global
+from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, to_global
 from gpt1_jax.tasks.config import TaskConfig, make_spec
 from gpt1_jax.tasks.examples import load_examples, make_examples
 from gpt1_jax.tasks.metrics import evaluate_predictions
@@ -211,6 +211,7 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
     stored = read_config(checkpoint)
     model, params, tokenizer = load_pretrained(checkpoint, step=config.step)
     mesh = make_mesh(config.mesh)
+    check_mesh(mesh, batch_size=config.batch_size, n_head=model.config.n_head)
     params = jax.device_put(params, param_shardings(model, mesh))
     if config.source or (model.readout is None and not config.data):
         with tempfile.TemporaryDirectory() as scratch:

@@ -47,7 +47,7 @@ def sentences(n: int, seed: int) -> list[tuple[str, str]]:
         label = ("negative", "positive")[i % 2]
         a, b = rng.choice(WORDS[label], 2)
         x, y = rng.choice(THINGS, 2)
-        made.append((f"the {x} was {a} and number {rng.integers(1000)} had a {b} {y} .", label))
+        made.append((f"{a} {x} , {b} {y} {rng.integers(1000)} .", label))
     return made
 
 
@@ -72,7 +72,7 @@ def pretrain_config(corpus: Path, **changes: Any) -> dict[str, Any]:
     config = {
         "source": f"jsonl:{corpus}/corpus.jsonl#text",
         "heldout_fraction": 0.1,
-        "model": {"vocab_size": 380, "n_ctx": 48, "n_embd": 32, "n_head": 4, "n_layer": 2},
+        "model": {"vocab_size": 380, "n_ctx": 32, "n_embd": 32, "n_head": 4, "n_layer": 2},
         "batch_size": 8,
         "n_steps": 10,
         "optimizer": {"learning_rate": 3e-3, "warmup_steps": 2},

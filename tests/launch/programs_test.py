@@ -1,0 +1,66 @@
+"""The command-line programs: they run, and bad input ends with one line and status 2."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def launch(program, *arguments):
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, f"launch/{program}.py", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_finetune_evaluate_and_generate(corpus, pretrained, tmp_path):
+    finetuned = launch(
+        "finetune",
+        "--config=configs/finetune.py:custom",
+        f"--config.task.train={corpus}/train.csv",
+        f"--config.task.test={corpus}/test.csv",
+        "--config.task.fields.text=text",
+        "--config.batch_size=16",
+        "--config.epochs=1",
+        "--config.n_buckets=1",
+        f"--init_from={pretrained}",
+        f"--workdir={tmp_path}/run",
+    )
+    assert finetuned.returncode == 0, finetuned.stderr
+    assert "test accuracy" in finetuned.stdout
+    assert "validation is 1" in finetuned.stderr  # a tenth was held out, and the log says how much that is
+
+    output = tmp_path / "results.json"
+    evaluated = launch("evaluate", f"--checkpoint={tmp_path}/run", "--split=test,validation", f"--output={output}")
+    assert evaluated.returncode == 0, evaluated.stderr
+    shown = [line for line in finetuned.stdout.splitlines() if line.startswith("test accuracy")]
+    assert shown[0] in evaluated.stdout
+    assert output.exists()
+
+    generated = launch(
+        "generate", f"--checkpoint={pretrained}", "--prompt=the film", "--samples=2", "--max_new_tokens=5"
+    )
+    assert generated.returncode == 0, generated.stderr
+    assert generated.stdout.count("the film") == 2
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "message"),
+    [
+        ("pretrain", ["--config=configs/pretrain.py:huge", "--workdir=W"], "huge"),
+        ("pretrain", ["--config=configs/pretrain.py:small", "--config.modle.n_layer=2", "--workdir=W"], "modle"),
+        ("pretrain", ["--config=configs/pretrain.py:small", "--workdir=W"], "error: config.source is empty"),
+        ("generate", ["--checkpoint=nothing"], "error: nothing is not a workdir"),
+        ("evaluate", ["--checkpoint=nothing", "stray"], "error: unexpected argument 'stray'"),
+    ],
+)
+def test_bad_input_ends_with_one_message(program, arguments, message, tmp_path):
+    result = launch(program, *(a.replace("=W", f"={tmp_path}/W") for a in arguments))
+    assert result.returncode not in (0, -6, -11)
+    assert message in result.stderr
+    if message.startswith("error"):
+        assert result.returncode == 2
+        assert "Traceback" not in result.stderr

@@ -1,0 +1,182 @@
+"""Pre-training from Python and from the command line: results, exact resume, kills, bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpt1_jax import InputError, load_pretrained, pretrain
+from gpt1_jax.metrics import read_metrics
+from gpt1_jax.train import Diverged
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def config(pretrain_settings):
+    return pretrain_settings
+
+
+def leaves(workdir):
+    import jax
+
+    return jax.tree.leaves(load_pretrained(workdir)[1])
+
+
+def losses(workdir):
+    return {m["step"]: m["loss"] for m in read_metrics(workdir) if "loss" in m}
+
+
+def test_a_run_leaves_a_workdir_that_explains_itself(pretrained):
+    for name in ("config.json", "tokenizer", "shards", "checkpoints", "metrics.jsonl", "tensorboard", "results.json"):
+        assert (pretrained / name).exists(), name
+    curve = losses(pretrained)
+    assert list(curve) == list(range(1, 11))
+    assert curve[10] < curve[1] - 0.3
+    results = json.loads((pretrained / "results.json").read_text())
+    assert results["heldout_perplexity"] == pytest.approx(np.exp(results["heldout_loss"]))
+    assert 0 < results["heldout_bits_per_byte"] < 8
+    steps = [m["step"] for m in read_metrics(pretrained) if "heldout_loss" in m]
+    assert steps == [5, 10]
+
+
+def test_stopped_and_continued_is_the_same_run(config, pretrained, tmp_path):
+    """6 + 4 updates = 10, bit for bit: parameters, losses and curve."""
+    n_saved = 0
+
+    class Stop(Exception):
+        pass
+
+    from gpt1_jax import train
+
+    original = train.Checkpointer.save
+
+    def save_then_stop(self, step, *args, **kwargs):
+        nonlocal n_saved
+        original(self, step, *args, **kwargs)
+        n_saved += 1
+        if step == 6:
+            self.wait()
+            raise Stop
+
+    changes = {"loop": {"log_every": 1, "eval_every": 5, "save_every": 6}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train.Checkpointer, "save", save_then_stop)
+        with pytest.raises(Stop):
+            pretrain.run(config(**changes), tmp_path / "run")
+    assert n_saved == 1
+    pretrain.run(config(**changes), tmp_path / "run")
+    for a, b in zip(leaves(tmp_path / "run"), leaves(pretrained), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert losses(tmp_path / "run") == losses(pretrained)
+    assert [m["step"] for m in read_metrics(tmp_path / "run")] == [m["step"] for m in read_metrics(pretrained)]
+
+
+def test_a_finished_run_is_left_as_it_is(config, pretrained):
+    before = (pretrained / "metrics.jsonl").read_bytes()
+    result = pretrain.run(config(), pretrained)
+    assert (pretrained / "metrics.jsonl").read_bytes() == before
+    assert set(result.metrics) == {"heldout_loss", "heldout_perplexity", "heldout_bits_per_byte"}
+
+
+def test_one_device_and_eight_give_the_same_losses(config, corpus, pretrained, tmp_path):
+    environment = os.environ | {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    code = "import json, sys; from gpt1_jax import pretrain; pretrain.run(json.loads(sys.argv[1]), sys.argv[2])"
+    command = [sys.executable, "-c", code, json.dumps(config()), str(tmp_path / "one")]
+    subprocess.run(command, check=True, env=environment, capture_output=True, timeout=300)
+    one, eight = losses(tmp_path / "one"), losses(pretrained)
+    np.testing.assert_allclose(list(one.values()), list(eight.values()), rtol=1e-5)
+
+
+def launch(config, workdir):
+    overrides = [
+        f"--config.source={config['source']}",
+        "--config.heldout_fraction=0.1",
+        *(f"--config.model.{k}={v}" for k, v in config["model"].items()),
+        *(f"--config.optimizer.{k}={v}" for k, v in config["optimizer"].items()),
+        *(f"--config.loop.{k}={v}" for k, v in config["loop"].items()),
+        f"--config.batch_size={config['batch_size']}",
+        f"--config.n_steps={config['n_steps']}",
+    ]
+    return subprocess.Popen(
+        [sys.executable, "launch/pretrain.py", "--config=configs/pretrain.py", f"--workdir={workdir}", *overrides],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])
+def test_killed_and_started_again_ends_as_if_nothing_had_happened(config, tmp_path, kill):
+    """The program, killed half-way, ends with the very losses of an undisturbed run."""
+    settings = config(n_steps=80, loop={"log_every": 10, "eval_every": 40, "save_every": 10})
+    workdir = tmp_path / "killed"
+    process = launch(settings, workdir)
+    deadline = time.monotonic() + 240
+    while not (workdir / "checkpoints" / "20").exists() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(kill)
+    output, _ = process.communicate(timeout=60)
+    if kill == signal.SIGTERM:
+        assert process.returncode == 128 + signal.SIGTERM, output
+        assert "saved" in output.splitlines()[-1]
+    else:
+        assert process.returncode == -signal.SIGKILL, output
+    again = launch(settings, workdir)
+    output, _ = again.communicate(timeout=240)
+    assert again.returncode == 0, output
+    assert "continuing from step" in output
+
+    pretrain.run(settings, tmp_path / "undisturbed")
+    assert losses(workdir) == losses(tmp_path / "undisturbed")
+    for a, b in zip(leaves(workdir), leaves(tmp_path / "undisturbed"), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": ""}, "config.source is empty"),
+        ({"source": "jsonl:/nowhere/*.jsonl#text"}, "/nowhere"),
+        ({"batch_size": 12}, "batch_size=12"),
+        ({"model": {"n_embd": 30, "n_head": 4}}, "n_embd=30"),
+        ({"modle": {}}, "did you mean 'model'"),
+        ({"optimizer": {"warmup_steps": 10}}, "warmup_steps=10"),
+        ({"mesh": {"data": 3}}, "data=3"),
+        ({"mesh": {"data": 1, "tensor": 8}}, "tensor=8"),
+        ({"require_accelerator": True}, "require_accelerator"),
+        ({"n_steps": 2.5}, "config.n_steps=2.5"),
+    ],
+)
+def test_bad_configs_are_refused_before_anything_is_trained(config, tmp_path, changes, message):
+    with pytest.raises(InputError, match=message.replace("'", ".")):
+        pretrain.run(config(**changes), tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_corpus_shorter_than_a_window_is_refused(config, tmp_path):
+    (tmp_path / "a.txt").write_text("a few words only, and then no more of them\n" * 3)
+    (tmp_path / "b.txt").write_text("some other words that are also few\n" * 3)
+    settings = config(source=f"text:{tmp_path}/*.txt", heldout_fraction=0.5)
+    with pytest.raises(InputError):
+        pretrain.run(settings, tmp_path / "run")
+
+
+def test_another_model_in_the_same_workdir_is_refused(config, pretrained):
+    other = config(model={"n_layer": 3})
+    with pytest.raises(InputError, match="n_layer"):
+        pretrain.run(other, pretrained)
+
+
+def test_a_diverged_run_stops_and_saves_nothing_wrong(config, tmp_path):
+    with pytest.raises(Diverged, match="learning_rate"):
+        pretrain.run(config(optimizer={"learning_rate": 1e30, "warmup_steps": 1, "clip_norm": 0.0}), tmp_path / "run")
+    assert not list((tmp_path / "run" / "checkpoints").glob("[0-9]*"))
