@@ -34,7 +34,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     """Reads a JSON object that this package wrote; `what` names it in the error.
 
     Raises:
-        InputError: the file is not such an object.
+      InputError: the file is not such an object.
     """
     try:
         value = json.loads(path.read_bytes().decode("utf-8"))
@@ -51,7 +51,7 @@ def make_directory(path: Path, field: str) -> None:
     """Creates a folder and its parents.
 
     Raises:
-        InputError: it cannot be made; `field` is the setting it came from.
+      InputError: it cannot be made; `field` is the setting it came from.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -29,13 +29,13 @@ def choose_buckets(lengths: np.ndarray, n_ctx: int, count: int = 4) -> tuple[int
     task (concatenate their lengths).
 
     Args:
-        lengths: int [N], tokens per example (of its longest stream), at most `n_ctx`.
+      lengths: int [N], tokens per example (of its longest stream), at most `n_ctx`.
 
     Returns:
-        ascending lengths.
+      ascending lengths.
 
     Raises:
-        InputError: without examples, for a count below 1 or a length beyond `n_ctx`.
+      InputError: without examples, for a count below 1 or a length beyond `n_ctx`.
     """
     if not len(lengths) or count < 1:
         raise InputError(f"choose_buckets: {len(lengths)} examples and {count} buckets; at least one of each is needed")
@@ -60,7 +60,7 @@ def check_buckets(buckets: Sequence[int], longest: int, n_ctx: int) -> tuple[int
     """Returns the buckets as an ascending tuple.
 
     Raises:
-        InputError: if they are not distinct lengths in 1..n_ctx, or the largest does not hold the longest example.
+      InputError: if they are not distinct lengths in 1..n_ctx, or the largest does not hold the longest example.
     """
     result = tuple(sorted(buckets))
     if not result or len(set(result)) != len(result) or result[0] < 1 or result[-1] > n_ctx:
@@ -78,9 +78,9 @@ def plan_batches(lengths: np.ndarray, order: np.ndarray, batch_size: int, bucket
     """Puts every example into exactly one of ceil(N / B) batches of one bucket's length; only the last may be partial.
 
     Args:
-        lengths: int [N], at most `buckets[-1]`.
-        order: a permutation of range(N); within a bucket, examples are taken in this order.
-        buckets: ascending lengths.
+      lengths: int [N], at most `buckets[-1]`.
+      order: a permutation of range(N); within a bucket, examples are taken in this order.
+      buckets: ascending lengths.
     """
     bucket_of = np.searchsorted(buckets, lengths[order])
     pool = np.empty(0, order.dtype)

@@ -43,15 +43,15 @@ class EncodedSplit:
     """The streams of N examples, laid end to end.
 
     Attributes:
-        name: the split's name.
-        tokens: int32 [T], all streams of all examples.
-        stream_starts: int64 [S + 1]; stream s is `tokens[stream_starts[s]:stream_starts[s + 1]]`.
-        example_starts: int64 [N + 1]; example i has the streams `example_starts[i]` to `example_starts[i + 1]`.
-        labels: int32 [N], -1 where not known.
-        ids: N identifiers.
-        n_ctx: no stream is longer.
-        n_truncated: examples that lost tokens to `n_ctx`.
-        n_cut: tokens that they lost.
+      name: the split's name.
+      tokens: int32 [T], all streams of all examples.
+      stream_starts: int64 [S + 1]; stream s is `tokens[stream_starts[s]:stream_starts[s + 1]]`.
+      example_starts: int64 [N + 1]; example i has the streams `example_starts[i]` to `example_starts[i + 1]`.
+      labels: int32 [N], -1 where not known.
+      ids: N identifiers.
+      n_ctx: no stream is longer.
+      n_truncated: examples that lost tokens to `n_ctx`.
+      n_cut: tokens that they lost.
     """
 
     name: str
@@ -98,12 +98,12 @@ def encode_split(
     Truncated examples are counted and logged.
 
     Args:
-        labels: the label names in class order.
-        allow_empty: takes texts that have no tokens.
+      labels: the label names in class order.
+      allow_empty: takes texts that have no tokens.
 
     Raises:
-        InputError: without examples; and, naming file and line, for a label not in `labels`, a text without tokens
-            or an example that does not fit into `n_ctx`.
+      InputError: without examples; and, naming file and line, for a label not in `labels`, a text without tokens
+        or an example that does not fit into `n_ctx`.
     """
     if not examples:
         raise InputError(f"split {name!r}: no examples")
@@ -262,11 +262,11 @@ def train_batches(
     """The batches of training, for one host of several.
 
     Args:
-        batch_size: examples in the batch of all hosts together; a host has the rows of its contiguous block of it.
-        buckets: the lengths L may take; None: chosen from the data. `(n_ctx,)` turns bucketing off.
+      batch_size: examples in the batch of all hosts together; a host has the rows of its contiguous block of it.
+      buckets: the lengths L may take; None: chosen from the data. `(n_ctx,)` turns bucketing off.
 
     Raises:
-        InputError: for an unlabelled split, or a value that does not fit.
+      InputError: for an unlabelled split, or a value that does not fit.
     """
     _check_batching(split, batch_size, host_index, host_count)
     if (split.labels < 0).any():
@@ -289,7 +289,7 @@ def eval_batches(
     """The batches of an evaluation; see `train_batches` for the arguments.
 
     Raises:
-        InputError: for a value that does not fit.
+      InputError: for a value that does not fit.
     """
     _check_batching(split, batch_size, host_index, host_count)
     return EvalBatches(split, batch_size, _buckets(split, buckets), host_index, host_count)

@@ -52,21 +52,21 @@ def prepare_shards(
     """Tokenises a corpus into `directory`, or does nothing if that is done. `TokenShards.open` reads it.
 
     Args:
-        source: see `gpt1_jax.data.sources`.
-        tokenizer: its fingerprint is stored; the folder belongs to it.
-        directory: holds one corpus.
-        split: which documents are held out (by default, about 1 %).
-        part: the part this process does: every `parts`-th document from number `part` on. None does all parts in turn.
-            The parts can be done by different machines that share the directory.
-        parts: the number of parts.
-        workers: processes that encode. Any number gives the same bytes.
-        shard_bytes: text of one shard; this much is held in memory at a time.
-        max_document_bytes: see `gpt1_jax.data.sources`.
-        progress: shows a bar on a terminal.
+      source: see `gpt1_jax.data.sources`.
+      tokenizer: its fingerprint is stored; the folder belongs to it.
+      directory: holds one corpus.
+      split: which documents are held out (by default, about 1 %).
+      part: the part this process does: every `parts`-th document from number `part` on. None does all parts in turn.
+        The parts can be done by different machines that share the directory.
+      parts: the number of parts.
+      workers: processes that encode. Any number gives the same bytes.
+      shard_bytes: text of one shard; this much is held in memory at a time.
+      max_document_bytes: see `gpt1_jax.data.sources`.
+      progress: shows a bar on a terminal.
 
     Raises:
-        InputError: a problem of the source; or the directory holds a corpus prepared with other settings, another
-            tokenizer or from another text; or no document is held out though a fraction is asked for.
+      InputError: a problem of the source; or the directory holds a corpus prepared with other settings, another
+        tokenizer or from another text; or no document is held out though a fraction is asked for.
     """
     directory = Path(directory)
     split = Split() if split is None else split

@@ -76,11 +76,11 @@ class Shard:
     """A run of consecutive documents of the source.
 
     Attributes:
-        n_read: documents read from the source.
-        n_empty: of these, left out because they hold nothing but white space.
-        n_excluded: of these, left out because the split excludes them.
-        text_sha256: of the text of all of them.
-        sides: "train" and "heldout", as far as they have documents.
+      n_read: documents read from the source.
+      n_empty: of these, left out because they hold nothing but white space.
+      n_excluded: of these, left out because the split excludes them.
+      text_sha256: of the text of all of them.
+      sides: "train" and "heldout", as far as they have documents.
     """
 
     n_read: int
@@ -100,10 +100,10 @@ class Manifest:
     """What one part consists of.
 
     Attributes:
-        settings: all that decides the content: prepared again with other settings, a folder is refused.
-        vocab_size: ids are below it.
-        complete: whether the part's source was read to the end.
-        shards: those that are finished, in order.
+      settings: all that decides the content: prepared again with other settings, a folder is refused.
+      vocab_size: ids are below it.
+      complete: whether the part's source was read to the end.
+      shards: those that are finished, in order.
     """
 
     settings: Mapping[str, Any]
@@ -120,7 +120,7 @@ class Manifest:
         """Reads `manifest.json`; None if there is none.
 
         Raises:
-            InputError: it is damaged, or another version wrote it.
+          InputError: it is damaged, or another version wrote it.
         """
         path = folder / MANIFEST
         if not path.is_file():
@@ -161,7 +161,7 @@ def read_parts(directory: Path) -> list[tuple[Path, Manifest]]:
     """The folders and manifests of all parts, in order.
 
     Raises:
-        InputError: there are none, or some are missing, unfinished or made with other settings.
+      InputError: there are none, or some are missing, unfinished or made with other settings.
     """
     folders = find_parts(directory)
     if not folders:
@@ -192,11 +192,11 @@ class TokenShards:
     """One side of a tokenised corpus: a stream of N tokens over all its shards.
 
     Attributes:
-        directory: where it is.
-        side: "train" or "heldout".
-        vocab_size: ids are below it.
-        fingerprint: of the tokenizer that made the ids.
-        shards: with the folder of each; only those that have documents of this side.
+      directory: where it is.
+      side: "train" or "heldout".
+      vocab_size: ids are below it.
+      fingerprint: of the tokenizer that made the ids.
+      shards: with the folder of each; only those that have documents of this side.
     """
 
     directory: Path
@@ -210,7 +210,7 @@ class TokenShards:
         """Opens a prepared corpus. Missing and cut files are noticed here, flipped bits by `verify`.
 
         Raises:
-            InputError: it is not there, not finished or damaged, or no document is on this side.
+          InputError: it is not there, not finished or damaged, or no document is on this side.
         """
         directory = Path(directory)
         if side not in SIDES:
@@ -247,7 +247,7 @@ class TokenShards:
         """Tokens `start` to `stop - 1` of the stream: uint16 or uint32 [stop - start].
 
         Raises:
-            IndexError: the stream has no such tokens.
+          IndexError: the stream has no such tokens.
         """
         if not 0 <= start <= stop <= self.n_tokens:
             raise IndexError(f"tokens {start} to {stop} of a stream of {self.n_tokens}")
@@ -271,7 +271,7 @@ class TokenShards:
         """Reads every file and compares it with its checksum.
 
         Raises:
-            InputError: one differs; the message names it.
+          InputError: one differs; the message names it.
         """
         self._check(content=True)
 

@@ -50,7 +50,7 @@ class SourceSpec:
         """Parses `kind:target[#field]`.
 
         Raises:
-            InputError: another form.
+          InputError: another form.
         """
         kind, colon, target = source.partition(":")
         if not colon or kind not in KINDS or not target.strip():
@@ -69,8 +69,8 @@ def read_documents(
     """The documents of a source, or every `parts`-th of them from number `part` on.
 
     Raises:
-        InputError: while iterating: no file, an empty file, invalid UTF-8, bad JSON, a missing field, a data set that
-            is not there. The message says where and what to do.
+      InputError: while iterating: no file, an empty file, invalid UTF-8, bad JSON, a missing field, a data set that
+        is not there. The message says where and what to do.
     """
     if not 0 <= part < parts:
         raise InputError(f"part={part}: has to be in 0 to parts - 1 = {parts - 1}")

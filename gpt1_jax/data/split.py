@@ -26,9 +26,9 @@ class Split:
     """A held-out split.
 
     Attributes:
-        heldout_fraction: expected share of documents that are held out, in [0, 1).
-        seed: another seed holds out other documents.
-        excluded: `document_key`s of documents that are in neither side (texts to be tested on later, for example).
+      heldout_fraction: expected share of documents that are held out, in [0, 1).
+      seed: another seed holds out other documents.
+      excluded: `document_key`s of documents that are in neither side (texts to be tested on later, for example).
     """
 
     heldout_fraction: float = 0.01

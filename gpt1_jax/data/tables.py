@@ -57,14 +57,14 @@ def read_rows(
     """Reads the rows of one file or of several, in order; the format follows each file's suffix.
 
     Args:
-        paths: `.csv`, `.tsv` or `.jsonl` files.
-        columns: columns that have to be there (others may be).
-        header: the column names of CSV/TSV files that do not have them in their first row.
-        quoting: for CSV/TSV: "csv" or "none", see the module; None is "csv", with the caution said there for `.tsv`.
+      paths: `.csv`, `.tsv` or `.jsonl` files.
+      columns: columns that have to be there (others may be).
+      header: the column names of CSV/TSV files that do not have them in their first row.
+      quoting: for CSV/TSV: "csv" or "none", see the module; None is "csv", with the caution said there for `.tsv`.
 
     Raises:
-        InputError: at once for a missing file, a wrong suffix or a file listed twice; while iterating for an empty
-            file, a damaged row or a missing column.
+      InputError: at once for a missing file, a wrong suffix or a file listed twice; while iterating for an empty
+        file, a damaged row or a missing column.
     """
     if isinstance(paths, str | os.PathLike):
         paths = (paths,)
@@ -83,7 +83,7 @@ def check_file(path: str | os.PathLike[str]) -> Path:
     """Returns `path` if it is a readable file with a known suffix.
 
     Raises:
-        InputError: otherwise; a missing file comes with the nearest name that exists.
+      InputError: otherwise; a missing file comes with the nearest name that exists.
     """
     path = Path(path)
     if path.is_dir():

@@ -53,11 +53,11 @@ def open_tfds(target: str, field: str | None = None) -> TfdsSource:
     """Opens `NAME[:VERSION][/CONFIG[:VERSION]][/SPLIT]`, preparing it first where that is possible.
 
     Args:
-        target: the split is "train" if not given; TFDS' slices such as `train[:10%]` are understood.
-        field: a text feature; None takes the only one, or the one called "text".
+      target: the split is "train" if not given; TFDS' slices such as `train[:10%]` are understood.
+      field: a text feature; None takes the only one, or the one called "text".
 
     Raises:
-        InputError: no such data set, split or field; it has to be prepared elsewhere; there is no network.
+      InputError: no such data set, split or field; it has to be prepared elsewhere; there is no network.
     """
     name, *rest = target.split("/")
     import tensorflow_datasets as tfds

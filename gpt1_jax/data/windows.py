@@ -136,15 +136,15 @@ def train_windows(
     """Training batches from a stream of tokens.
 
     Args:
-        stream: N tokens.
-        n_ctx: L, tokens of a window, of which L - 1 are targets.
-        batch_size: windows of a batch over all hosts.
-        seed: of the order and the phases.
-        host_index: which rows of each batch are wanted.
-        host_count: hosts that share a batch.
+      stream: N tokens.
+      n_ctx: L, tokens of a window, of which L - 1 are targets.
+      batch_size: windows of a batch over all hosts.
+      seed: of the order and the phases.
+      host_index: which rows of each batch are wanted.
+      host_count: hosts that share a batch.
 
     Raises:
-        InputError: the stream is shorter than one window, or the batch does not divide over the hosts.
+      InputError: the stream is shorter than one window, or the batch does not divide over the hosts.
     """
     rows = _Rows(n_ctx, batch_size, host_index, host_count)
     if seed < 0:
@@ -174,7 +174,7 @@ class HeldoutWindows:
     The last window is padded with zeros, the last batch with empty windows, so that all batches have one shape.
 
     Attributes:
-        chosen: int64 [W], the windows' numbers; all of them, or evenly spread ones.
+      chosen: int64 [W], the windows' numbers; all of them, or evenly spread ones.
     """
 
     stream: TokenStream
@@ -234,15 +234,15 @@ def heldout_windows(
     """Evaluation batches from a stream of tokens.
 
     Args:
-        stream: N tokens, at least 2.
-        n_ctx: L, tokens of a window.
-        batch_size: windows of a batch over all hosts.
-        max_batches: at most this many batches, of windows spread evenly over the stream (and the log says so).
-        host_index: which rows of each batch are wanted.
-        host_count: hosts that share a batch.
+      stream: N tokens, at least 2.
+      n_ctx: L, tokens of a window.
+      batch_size: windows of a batch over all hosts.
+      max_batches: at most this many batches, of windows spread evenly over the stream (and the log says so).
+      host_index: which rows of each batch are wanted.
+      host_count: hosts that share a batch.
 
     Raises:
-        InputError: the stream has no target, or the batch does not divide over the hosts.
+      InputError: the stream has no target, or the batch does not divide over the hosts.
     """
     rows = _Rows(n_ctx, batch_size, host_index, host_count)
     if stream.n_tokens < 2:

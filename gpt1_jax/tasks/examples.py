@@ -21,10 +21,10 @@ class Example:
     """One example in words.
 
     Attributes:
-        id: unique within its split.
-        fields: all of `FIELDS[kind]`; "answers" is a tuple of strings, the others are strings.
-        label: its label's name; None where it is not known.
-        where: `file:line`, for messages.
+      id: unique within its split.
+      fields: all of `FIELDS[kind]`; "answers" is a tuple of strings, the others are strings.
+      label: its label's name; None where it is not known.
+      where: `file:line`, for messages.
     """
 
     id: str
@@ -48,8 +48,8 @@ def load_examples(spec: TaskSpec, splits: Sequence[str] | None = None) -> dict[s
     """Reads the examples of some splits, by default of all.
 
     Raises:
-        InputError: for a split the task does not have, a damaged file, an empty or non-text field, a missing label,
-            an id that occurs twice or a split without examples.
+      InputError: for a split the task does not have, a damaged file, an empty or non-text field, a missing label,
+        an id that occurs twice or a split without examples.
     """
     splits = spec.splits if splits is None else tuple(splits)
     labelled = {split: spec.is_labelled(split) for split in splits}  # also checks the names
@@ -73,7 +73,7 @@ def label_names(spec: TaskSpec, train: Sequence[Example] | None = None) -> tuple
     """The label names in class order: the spec's own, or those in `train`, sorted (as numbers if all are integers).
 
     Raises:
-        InputError: if they have to be learned and cannot be.
+      InputError: if they have to be learned and cannot be.
     """
     counts = Counter(example.label for example in train or () if example.label is not None)
     if spec.labels is not None:
@@ -99,8 +99,8 @@ def label_index(example: Example, labels: Sequence[str]) -> int:
     """The class of an example, -1 if its label is not known.
 
     Raises:
-        InputError: for a label that is not in `labels` or names an answer that the example does not have, and for more
-            answers than there are labels.
+      InputError: for a label that is not in `labels` or names an answer that the example does not have, and for more
+        answers than there are labels.
     """
     answers = example.fields.get("answers")
     if answers is not None and len(answers) > len(labels):
@@ -122,7 +122,7 @@ def make_examples(kind: str, values: Sequence[str | Mapping[str, Any]]) -> list[
     """Unlabelled examples from Python values: a mapping of the kind's fields each; for classification also the text.
 
     Raises:
-        InputError: that names the item and the field.
+      InputError: that names the item and the field.
     """
     examples = []
     for i, value in enumerate(values):
@@ -150,7 +150,7 @@ def stratified_split(
     first row. The assignment depends on the order of the rows and the seed.
 
     Returns:
-        name to sorted row indices, for every name in `fractions`, and "train" for the rest.
+      name to sorted row indices, for every name in `fractions`, and "train" for the rest.
     """
     members: dict[Hashable, list[int]] = {}
     for row, group in enumerate(groups):

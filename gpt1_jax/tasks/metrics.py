@@ -81,12 +81,12 @@ def evaluate_predictions(metrics: Sequence[str], labels: np.ndarray, probabiliti
     """Computes metrics by name, in the order given.
 
     Args:
-        metrics: names in `METRICS`.
-        labels: int [N], each in 0..K-1.
-        probabilities: float [N, K]; 0 for answers an example does not have.
+      metrics: names in `METRICS`.
+      labels: int [N], each in 0..K-1.
+      probabilities: float [N, K]; 0 for answers an example does not have.
 
     Raises:
-        InputError: for an unknown metric, unlabelled or no examples, shapes that do not fit, or values not finite.
+      InputError: for an unknown metric, unlabelled or no examples, shapes that do not fit, or values not finite.
     """
     labels, probabilities = np.asarray(labels), np.asarray(probabilities, np.float64)
     for name in metrics:

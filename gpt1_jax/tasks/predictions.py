@@ -31,14 +31,14 @@ def write_predictions(
     """Writes one line per example, in the order given; the file appears complete or not at all.
 
     Args:
-        path: ends in `.jsonl`; its folder is made if needed.
-        ids: N identifiers.
-        labels: K label names in class order.
-        probabilities: float [N, K].
-        n_choices: int [N], the answers of each example where they are ragged; only these are written.
+      path: ends in `.jsonl`; its folder is made if needed.
+      ids: N identifiers.
+      labels: K label names in class order.
+      probabilities: float [N, K].
+      n_choices: int [N], the answers of each example where they are ragged; only these are written.
 
     Raises:
-        InputError: for shapes that do not fit, values that are not finite, or an identifier that occurs twice.
+      InputError: for shapes that do not fit, values that are not finite, or an identifier that occurs twice.
     """
     path = Path(path)
     probabilities = np.asarray(probabilities)
@@ -64,7 +64,7 @@ def read_predictions(path: str | os.PathLike[str]) -> list[Prediction]:
     """Reads what `write_predictions` wrote.
 
     Raises:
-        InputError: for a missing or damaged file, with the line.
+      InputError: for a missing or damaged file, with the line.
     """
     result = []
     for row in read_rows(path, columns=("id", "label", "probabilities")):

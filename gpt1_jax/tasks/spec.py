@@ -43,10 +43,10 @@ class Source:
     """Where the rows of one split come from.
 
     Attributes:
-        paths: files (or whatever else the reader understands).
-        labelled: False for a split whose labels are not known: it gives predictions, not metrics.
-        reader: a name in `gpt1_jax.tasks.examples.READERS`; "table" reads CSV, TSV and JSONL.
-        options: keyword arguments for the reader; for "table": `header`, `quoting`.
+      paths: files (or whatever else the reader understands).
+      labelled: False for a split whose labels are not known: it gives predictions, not metrics.
+      reader: a name in `gpt1_jax.tasks.examples.READERS`; "table" reads CSV, TSV and JSONL.
+      options: keyword arguments for the reader; for "table": `header`, `quoting`.
     """
 
     paths: tuple[str, ...]
@@ -60,23 +60,23 @@ class TaskSpec:
     """Everything about a task.
 
     Attributes:
-        name: shown in logs and results.
-        kind: decides the input transformation, see `gpt1_jax.tasks.transforms`.
-        sources: split name to `Source`; "train" is the one that is learned from.
-        fields: canonical field (`FIELDS[kind]`) to column. Several columns for a text are joined with a space; for
-            "answers" they are the answers in order, while a single column holds a JSON list of any length.
-        label: the label's column; None if no split is labelled.
-        labels: the label names in class order. None: learned from the training split, sorted. For multiple choice they
-            name the answers in order, such as ("A", "B", "C", "D"), and have to be given.
-        metrics: names in `gpt1_jax.tasks.metrics.METRICS`, the task's own first; it chooses the best checkpoint.
-        held_out: split name to the fraction of the training rows set aside for it: stratified by label, rows with the
-            same text on the same side, seeded by `split_seed`.
-        drop_labels: label values whose rows are left out, counted and logged (SNLI's "-1").
-        id: column with the row's identifier; None: `file:line`.
-        allow_empty: takes empty texts, counted and logged, instead of refusing them.
+      name: shown in logs and results.
+      kind: decides the input transformation, see `gpt1_jax.tasks.transforms`.
+      sources: split name to `Source`; "train" is the one that is learned from.
+      fields: canonical field (`FIELDS[kind]`) to column. Several columns for a text are joined with a space; for
+        "answers" they are the answers in order, while a single column holds a JSON list of any length.
+      label: the label's column; None if no split is labelled.
+      labels: the label names in class order. None: learned from the training split, sorted. For multiple choice they
+        name the answers in order, such as ("A", "B", "C", "D"), and have to be given.
+      metrics: names in `gpt1_jax.tasks.metrics.METRICS`, the task's own first; it chooses the best checkpoint.
+      held_out: split name to the fraction of the training rows set aside for it: stratified by label, rows with the
+        same text on the same side, seeded by `split_seed`.
+      drop_labels: label values whose rows are left out, counted and logged (SNLI's "-1").
+      id: column with the row's identifier; None: `file:line`.
+      allow_empty: takes empty texts, counted and logged, instead of refusing them.
 
     Raises:
-        InputError: if the parts do not fit together.
+      InputError: if the parts do not fit together.
     """
 
     name: str
@@ -111,7 +111,7 @@ class TaskSpec:
         """Whether the labels of `split` are known.
 
         Raises:
-            InputError: for a split the task does not have.
+          InputError: for a split the task does not have.
         """
         _check_choice("split", split, self.splits)
         return self.sources["train" if split in self.held_out else split].labelled
@@ -211,17 +211,17 @@ def custom(
     """A task made of the user's own CSV, TSV or JSONL files.
 
     Args:
-        train, validation, test: a file or several for each split.
-        kind, label, labels, split_seed, drop_labels, id, allow_empty, name: see `TaskSpec`.
-        fields: canonical field to column(s); by default the columns are called like the fields.
-        metrics: by default accuracy, and F1 unless the kind is multiple choice.
-        unlabelled: splits whose files have no labels, such as ("test",).
-        validation_fraction: without `validation` files, this part of the training rows (0.1 unless said; 0: none).
-        test_fraction: without `test` files, this part of the training rows.
-        options: passed to `gpt1_jax.data.tables.read_rows` for every file: `header`, `quoting`.
+      train, validation, test: a file or several for each split.
+      kind, label, labels, split_seed, drop_labels, id, allow_empty, name: see `TaskSpec`.
+      fields: canonical field to column(s); by default the columns are called like the fields.
+      metrics: by default accuracy, and F1 unless the kind is multiple choice.
+      unlabelled: splits whose files have no labels, such as ("test",).
+      validation_fraction: without `validation` files, this part of the training rows (0.1 unless said; 0: none).
+      test_fraction: without `test` files, this part of the training rows.
+      options: passed to `gpt1_jax.data.tables.read_rows` for every file: `header`, `quoting`.
 
     Raises:
-        InputError: if the parts do not fit together.
+      InputError: if the parts do not fit together.
     """
     _check_choice("kind", kind, KINDS)
     files = {"train": train, "validation": validation, "test": test}

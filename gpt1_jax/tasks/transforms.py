@@ -97,7 +97,7 @@ def to_streams(kind: str, fields: Mapping[str, Ids | Sequence[Ids]], *, special:
     """Applies the transformation of `kind` to an example's fields, given as token ids.
 
     Raises:
-        InputError: if what may not be cut does not fit into `n_ctx`.
+      InputError: if what may not be cut does not fit into `n_ctx`.
     """
     return _TRANSFORMS[kind](**fields, special=special, n_ctx=n_ctx)
 

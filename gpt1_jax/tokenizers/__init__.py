@@ -26,7 +26,7 @@ def load(path: str | Path) -> Tokenizer:
     """Loads the tokenizer of a tokenizer's folder, or of a workdir with one in `tokenizer/`.
 
     Raises:
-        InputError: there is none, it is damaged, or of a kind that this version does not know.
+      InputError: there is none, it is damaged, or of a kind that this version does not know.
     """
     directory, marker = find_marker(path)
     kind = marker.get("type")

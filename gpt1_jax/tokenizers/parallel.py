@@ -52,9 +52,9 @@ def document_encoder(tokenizer: Tokenizer, workers: int = 1) -> Iterator[Encoder
     """Gives a function that maps batches of documents to their tokens, in the same order for any number of workers.
 
     Args:
-        tokenizer: pickled once to each worker.
-        workers: processes; 1 encodes in this one. As always with spawned processes, the main program has to be
-            importable (`if __name__ == "__main__":`).
+      tokenizer: pickled once to each worker.
+      workers: processes; 1 encodes in this one. As always with spawned processes, the main program has to be
+        importable (`if __name__ == "__main__":`).
     """
     if workers == 1:
         yield lambda batches: (encode_documents(tokenizer, texts) for texts in batches)

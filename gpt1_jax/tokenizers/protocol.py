@@ -52,10 +52,10 @@ def find_marker(path: str | Path) -> tuple[Path, dict[str, Any]]:
     """Finds the tokenizer in `path` (a tokenizer's folder, or a workdir with one in `tokenizer/`).
 
     Returns:
-        The folder, and what its marker file says.
+      The folder, and what its marker file says.
 
     Raises:
-        InputError: there is none, or its marker file cannot be read.
+      InputError: there is none, or its marker file cannot be read.
     """
     path = Path(path)
     for directory in (path, path / "tokenizer"):

@@ -93,7 +93,7 @@ class SentencePieceTokenizer:
         """The text of a sequence of ids; invalid UTF-8 becomes U+FFFD.
 
         Raises:
-            InputError: an id is not in the vocabulary.
+          InputError: an id is not in the vocabulary.
         """
         ids = [int(i) for i in ids]
         for i in ids:
@@ -115,7 +115,7 @@ def load_sentencepiece(directory: Path, marker: dict[str, Any]) -> SentencePiece
     """Reads what `save` wrote; `marker` is the content of its marker file.
 
     Raises:
-        InputError: the model file is missing or not the one that was saved.
+      InputError: the model file is missing or not the one that was saved.
     """
     path = directory / MODEL_FILE
     try:
@@ -143,17 +143,17 @@ def train_sentencepiece(
     """Learns a byte-pair vocabulary from texts and saves it. The same texts and settings give the same bytes.
 
     Args:
-        texts: the corpus; read once, in constant memory apart from the sample.
-        directory: where the tokenizer is saved.
-        vocab_size: number of pieces, among them 256 bytes, the line end, the separator and one unused "unknown".
-        lowercase: fold case, as the paper's own tokenizer does.
-        character_coverage: share of the corpus' characters that get a piece; the rest is spelled in bytes.
-        max_training_bytes: of a larger corpus, a uniform sample of paragraphs of about this many UTF-8 bytes is
-            learnt from (and the log says so).
-        seed: of the sample.
+      texts: the corpus; read once, in constant memory apart from the sample.
+      directory: where the tokenizer is saved.
+      vocab_size: number of pieces, among them 256 bytes, the line end, the separator and one unused "unknown".
+      lowercase: fold case, as the paper's own tokenizer does.
+      character_coverage: share of the corpus' characters that get a piece; the rest is spelled in bytes.
+      max_training_bytes: of a larger corpus, a uniform sample of paragraphs of about this many UTF-8 bytes is
+        learnt from (and the log says so).
+      seed: of the sample.
 
     Raises:
-        InputError: no text, or a vocabulary size that cannot be reached with this text.
+      InputError: no text, or a vocabulary size that cannot be reached with this text.
     """
     units, n_bytes = _sample((unit for text in texts for unit in _units(text)), max_training_bytes, seed)
     used = sum(len(unit.encode("utf-8")) for unit in units)
@@ -243,7 +243,7 @@ def _sample(units: Iterable[str], max_bytes: int, seed: int) -> tuple[list[str],
     more memory than the sample.
 
     Returns:
-        The sample, and the number of bytes of all units.
+      The sample, and the number of bytes of all units.
     """
     rng = random.Random(seed)
     kept: list[tuple[float, int, str]] = []
