@@ -6,6 +6,8 @@
 Importing this package parses no flag and starts no device; each name is imported on first use.
 """
 
+from __future__ import annotations
+
 import importlib
 from typing import Any
 

@@ -22,6 +22,8 @@ What holds:
 - One writer at a time (`gpt1_jax.workdir` locks). Several processes share one file system, and all call every method.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import logging as standard_logging

@@ -1,5 +1,7 @@
 """The one exception for bad input."""
 
+from __future__ import annotations
+
 
 class InputError(ValueError):
     """A file, a field or a value given by the user cannot be used.

@@ -1,5 +1,7 @@
 """Files that are whole or not there: atomic writes, and checksums."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os

@@ -4,6 +4,8 @@ Orbax does not check the bytes of arrays: a flipped bit loads without a word. `g
 into each checkpoint's folder, and compares every file with it before a restore.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import hashlib
 import json

@@ -6,6 +6,8 @@ floats. Write what belongs to a step before its checkpoint is saved: on a resume
 as it will be computed again, so that curves have no duplicate and no gap.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import json

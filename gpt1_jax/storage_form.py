@@ -4,6 +4,8 @@ The types of the containers are those of the tree that is filled: a dataclass, o
 is stored as its key data, under the name of its generator: `key` becomes `key/threefry2x32`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

@@ -10,6 +10,8 @@
 written, that the disk is full, that another run uses it, or that it belongs to a run with other settings.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import difflib
 import json

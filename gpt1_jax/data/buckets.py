@@ -5,6 +5,8 @@ one of a few, chosen to waste the least, and a batch takes its examples from one
 moves up to the next bucket, so that an epoch has exactly ceil(N / B) batches and only the last one may be partial.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -14,6 +14,8 @@ A batch has B examples of C streams of L tokens:
 A padded row has mask 0 everywhere; its first stream counts as present, so that a softmax over its answers stays finite.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import sys
@@ -88,7 +90,7 @@ def encode_split(
     *,
     kind: str,
     labels: Sequence[str],
-    tokenizer: "Tokenizer",
+    tokenizer: Tokenizer,
     n_ctx: int,
     name: str = "",
     allow_empty: bool = False,
@@ -152,7 +154,7 @@ def encode_split(
 
 
 def _encode_fields(
-    examples: Sequence[Example], kind: str, tokenizer: "Tokenizer", allow_empty: bool
+    examples: Sequence[Example], kind: str, tokenizer: Tokenizer, allow_empty: bool
 ) -> Iterable[tuple[Example, dict[str, list]]]:
     """Token ids of every field; all texts of the chunk go through the tokenizer in one call."""
     fields = FIELDS[kind]

@@ -4,6 +4,8 @@ The corpus is cut into shards of consecutive documents. A shard counts once the 
 atomic write after its files are on the disk: a run that was killed at any moment is gone on with by the same call.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import hashlib
 import math

@@ -11,6 +11,8 @@ were made from, and has the size and the SHA-256 of every file. Each document is
 if it has one. Reading needs no tokenizer.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import io

@@ -12,6 +12,8 @@
 one huge file can still be split into training and held-out text. A byte-order mark is dropped.
 """
 
+from __future__ import annotations
+
 import difflib
 import functools
 import glob
@@ -46,7 +48,7 @@ class SourceSpec:
     field: str | None
 
     @classmethod
-    def parse(cls, source: str) -> "SourceSpec":
+    def parse(cls, source: str) -> SourceSpec:
         """Parses `kind:target[#field]`.
 
         Raises:

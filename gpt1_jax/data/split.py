@@ -4,6 +4,8 @@ Documents are compared by their words (case and white space do not count), so al
 side, whatever their order, the number of processes or the rest of the corpus.
 """
 
+from __future__ import annotations
+
 import functools
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -40,7 +42,7 @@ class Split:
             raise InputError(f"heldout_fraction={self.heldout_fraction}: has to be at least 0 and below 1")
 
     @classmethod
-    def excluding(cls, texts: Iterable[str], *, heldout_fraction: float = 0.01, seed: int = 0) -> "Split":
+    def excluding(cls, texts: Iterable[str], *, heldout_fraction: float = 0.01, seed: int = 0) -> Split:
         """A split that leaves out all documents with the words of one of `texts`."""
         return cls(heldout_fraction, seed, frozenset(map(document_key, texts)))
 

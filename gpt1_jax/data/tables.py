@@ -13,6 +13,8 @@ The rule: every byte of a file ends up in a row, or in an `InputError` that name
 - Blank lines carry no data: skipped and counted in the log.
 """
 
+from __future__ import annotations
+
 import csv
 import difflib
 import json

@@ -4,6 +4,8 @@ Most data sets are downloaded and prepared on first use. Those of `NEEDS_TENSORF
 prepared once where TensorFlow is installed.
 """
 
+from __future__ import annotations
+
 import difflib
 import importlib
 import socket

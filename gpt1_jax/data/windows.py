@@ -10,6 +10,8 @@ With several hosts, each gets `B / host_count` consecutive rows of every batch: 
 the batch that one host alone would get.
 """
 
+from __future__ import annotations
+
 import functools
 import sys
 from collections.abc import Callable, Sequence

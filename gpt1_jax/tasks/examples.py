@@ -1,5 +1,7 @@
 """Rows to examples: fields and labels are picked out and checked, and splits are held out of the training rows."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence

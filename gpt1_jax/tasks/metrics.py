@@ -14,6 +14,8 @@ Where a metric is undefined (a correlation with something constant, F1 of a clas
 predicted) it is 0. The log has a warning wherever all labels or all predictions are the same.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Predictions as JSON lines: `{"id": ..., "label": ..., "probabilities": {name: probability}}`, one example each."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import os

@@ -5,6 +5,8 @@ columns are its fields and its label, its label names and its metrics. A new tas
 is made by `custom`.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
@@ -126,7 +128,7 @@ class TaskSpec:
         return tuple(dict.fromkeys(columns))
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "TaskSpec":
+    def from_dict(cls, values: Mapping[str, Any]) -> TaskSpec:
         """The inverse of `dataclasses.asdict`, also after a trip through JSON."""
         values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
         sources = {

@@ -15,6 +15,8 @@ and the special tokens stay whole. The choices of one example share one shortene
 equal terms; two similar texts are cut by a rule that does not see their order, so that sim(a, b) = sim(b, a).
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -33,7 +35,7 @@ class SpecialTokens:
     extract: int
 
     @classmethod
-    def after(cls, vocab_size: int) -> "SpecialTokens":
+    def after(cls, vocab_size: int) -> SpecialTokens:
         """The ids V, V + 1, V + 2."""
         return cls(vocab_size, vocab_size + 1, vocab_size + 2)
 

@@ -7,6 +7,8 @@
 A further kind is one module with a class that fulfils `Tokenizer`, and one line in `_LOADERS`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -3,6 +3,8 @@
 Worker processes are spawned, not forked: a fork of a process that runs JAX's threads can deadlock.
 """
 
+from __future__ import annotations
+
 import collections
 import multiprocessing
 import os

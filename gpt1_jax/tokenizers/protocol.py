@@ -1,5 +1,7 @@
 """What every tokenizer offers, and the marker file that says which kind a folder holds."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable

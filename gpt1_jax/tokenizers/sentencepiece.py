@@ -8,6 +8,8 @@ spaces stay. `decode(encode(text))` is `text` after this normalisation, and noth
 - CRLF becomes LF; U+2581 (SentencePiece's own mark for a space) becomes a space.
 """
 
+from __future__ import annotations
+
 import functools
 import hashlib
 import heapq
