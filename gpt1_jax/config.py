@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from gpt1_jax.errors import InputError
+from gpt1_jax.errors import InputError, did_you_mean
 
 T = TypeVar("T")
 
@@ -37,9 +36,7 @@ def from_config(cls: type[T], config: Any = None, *, where: str = "config") -> T
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for key in config:
         if key not in names:
-            near = difflib.get_close_matches(str(key), names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {names}"
-            raise InputError(f"{where}.{key} is unknown; {hint}")
+            raise InputError(f"{where}.{key} is unknown{did_you_mean(str(key), names) or f'; known keys: {names}'}")
     return cls(**{key: _convert(hints[key], value, f"{where}.{key}") for key, value in config.items()})
 
 
@@ -74,6 +71,17 @@ def to_config_dict(config: Any) -> Any:
             value = config_dict.placeholder(typing.get_origin(kind) or kind)
         out[f.name] = value
     return out
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"a": {"b": 1}}` as `{"a.b": 1}`. An empty mapping is a value."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:

@@ -1,6 +1,9 @@
-"""The one exception for bad input."""
+"""The one exception for bad input, and what its messages share."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 
 class InputError(ValueError):
@@ -9,3 +12,14 @@ class InputError(ValueError):
     The message names the field, the value, what is allowed and what to do; the launch programs print it without a
     traceback and exit with status 2.
     """
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about a misspelt name: "; did you mean 'label'?", or "" if no known name is close to it."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Names as a message lists them: 'a', 'b'."""
+    return ", ".join(map(repr, names))

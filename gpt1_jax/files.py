@@ -1,7 +1,8 @@
-"""Files that are whole or not there: atomic writes, and checksums."""
+"""Files that are whole or not there: atomic writes, checksums, and what is there instead of a missing one."""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import os
@@ -9,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_jax.errors import InputError
-
-_BLOCK_BYTES = 1 << 20
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -65,11 +64,24 @@ def make_directory(path: Path, field: str) -> None:
 
 def sha256_of_file(path: Path) -> str:
     """The hex SHA-256 of a file's content."""
-    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def first_missing(path: Path) -> Path:
+    """The first part of a missing path that is missing: its parent exists."""
+    while not path.parent.exists():
+        path = path.parent
+    return path
+
+
+def similar(path: Path, n: int = 1) -> list[Path]:
+    """At most `n` paths beside a missing one whose names are close to its own, the closest first."""
+    try:
+        names = sorted(entry.name for entry in path.parent.iterdir())
+    except OSError:
+        return []
+    return [path.parent / name for name in difflib.get_close_matches(path.name, names, n=n, cutoff=0.5)]
 
 
 def _sync_directory(path: Path) -> None:

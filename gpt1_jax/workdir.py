@@ -13,7 +13,6 @@ written, that the disk is full, that another run uses it, or that it belongs to 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import os
 import shutil
@@ -27,8 +26,9 @@ from typing import Any, Self
 
 from absl import logging
 
+from gpt1_jax.config import flatten
 from gpt1_jax.errors import InputError
-from gpt1_jax.files import write_json
+from gpt1_jax.files import first_missing, similar, write_json
 
 CONFIG = "config.json"
 LOCK = ".lock"
@@ -148,9 +148,10 @@ def _make_and_probe(path: Path, min_free_bytes: int) -> None:
             probe.flush()
             os.fsync(probe.fileno())
     except OSError as error:
-        nearest = "" if path.exists() else f"; the nearest folder that exists is {_nearest(path)}"
+        nearest = first_missing(path.absolute()).parent
+        where = "" if path.exists() else f"; the nearest folder that exists is {nearest}"
         raise InputError(
-            f"workdir={path} cannot be written ({error.strerror or error}){nearest}. "
+            f"workdir={path} cannot be written ({error.strerror or error}){where}. "
             "Choose a folder that you may write to, on a disk with free space."
         ) from error
     free = shutil.disk_usage(path).free
@@ -193,7 +194,7 @@ def _identity(stat: os.stat_result) -> tuple[int, int]:
 
 def _check_same_run(path: Path, old: Mapping[str, Any], new: Mapping[str, Any], mutable: tuple[str, ...]) -> None:
     """Raises an InputError that lists the fields which differ and must not; logs those that may."""
-    before, now = _flat(old), _flat(new)
+    before, now = flatten(old), flatten(new)
     refused = []
     for name in sorted(before.keys() | now.keys()):
         there, here = (json.dumps(fields[name]) if name in fields else "absent" for fields in (before, now))
@@ -211,22 +212,6 @@ def _check_same_run(path: Path, old: Mapping[str, Any], new: Mapping[str, Any], 
         )
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"a": {"b": 1}}` as `{"a.b": 1}`. An empty dictionary is a value."""
-    flat = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
-
-
-def _nearest(path: Path) -> Path:
-    """The path, or the first of its parents that exists."""
-    return next(candidate for candidate in (path.absolute(), *path.absolute().parents) if candidate.exists())
-
-
 def _why_no_workdir(path: Path) -> str:
     if path.is_dir():
         candidates = [*path.absolute().parents[:2], *sorted(path.iterdir())]
@@ -234,8 +219,6 @@ def _why_no_workdir(path: Path) -> str:
         return f"it has no {CONFIG}" + (f". Did you mean {' or '.join(meant[:3])}?" if meant else "")
     if path.exists():
         return "it is a file; a workdir is the folder of a run"
-    nearest = _nearest(path)
-    missing = path.absolute().relative_to(nearest).parts[0]
-    similar = difflib.get_close_matches(missing, [entry.name for entry in nearest.iterdir()], n=3)
-    hint = f". Did you mean {' or '.join(str(nearest / name) for name in similar)}?" if similar else ""
-    return f"it does not exist; {nearest} does" + hint
+    missing = first_missing(path.absolute())
+    meant = " or ".join(map(str, similar(missing, n=3)))
+    return f"it does not exist; {missing.parent} does" + (f". Did you mean {meant}?" if meant else "")

@@ -19,6 +19,7 @@ import numpy as np
 from absl import logging
 from tqdm import tqdm
 
+from gpt1_jax.config import flatten
 from gpt1_jax.data.shards import (
     Manifest,
     Shard,
@@ -98,7 +99,7 @@ def prepare_shards(
 
 
 def _refuse_other_settings(directory: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    flat_old, flat_new = _flatten(old), _flatten(new)
+    flat_old, flat_new = flatten(old), flatten(new)
     differences = [
         f"{name} was {_short(flat_old.get(name))}, is now {_short(flat_new.get(name))}"
         for name in sorted(flat_old.keys() | flat_new.keys())
@@ -109,13 +110,6 @@ def _refuse_other_settings(directory: Path, old: Mapping[str, Any], new: Mapping
             f"directory={str(directory)!r}: holds token shards that were prepared differently: "
             f"{'; '.join(differences)}. Delete the folder or choose another"
         )
-
-
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for name, value in settings.items():
-        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
 
 
 def _short(value: Any) -> str:

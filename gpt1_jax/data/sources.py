@@ -14,7 +14,6 @@ one huge file can still be split into training and held-out text. A byte-order m
 
 from __future__ import annotations
 
-import difflib
 import functools
 import glob
 import hashlib
@@ -28,6 +27,7 @@ from absl import logging
 
 from gpt1_jax.data.tables import read_rows
 from gpt1_jax.errors import InputError
+from gpt1_jax.files import similar
 
 Source = str | Sequence[str]
 
@@ -157,9 +157,8 @@ def _instead(folder: str, name: str) -> str:
         names = sorted(os.listdir(folder))
     except OSError:
         return f"{folder!r} is no folder that can be read"
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if close:
-        return f"{folder!r} has no {name!r}; did you mean {os.path.join(folder, close[0])!r}?"
+    if close := similar(Path(folder, name)):
+        return f"{folder!r} has no {name!r}; did you mean {str(close[0])!r}?"
     listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return f"{folder!r} has no {name!r}; it holds {listed or 'nothing'}"
 

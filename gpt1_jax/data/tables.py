@@ -16,7 +16,6 @@ The rule: every byte of a file ends up in a row, or in an `InputError` that name
 from __future__ import annotations
 
 import csv
-import difflib
 import json
 import os
 import re
@@ -26,7 +25,8 @@ from typing import Any, Literal, NamedTuple
 
 from absl import logging
 
-from gpt1_jax.errors import InputError
+from gpt1_jax.errors import InputError, did_you_mean
+from gpt1_jax.files import first_missing, similar
 
 Quoting = Literal["csv", "none"]
 SUFFIXES = (".csv", ".tsv", ".jsonl")
@@ -100,19 +100,10 @@ def check_file(path: str | os.PathLike[str]) -> Path:
 
 
 def _nearest(path: Path) -> str:
-    """A hint for a missing file: the closest name in its folder, or the first part of the path that is missing."""
-    parent = path.parent
-    if not parent.is_dir():
-        missing = parent
-        while not missing.parent.exists():
-            missing = missing.parent
-        return f"; its folder {missing} does not exist{_nearest(missing) if missing.parent.is_dir() else ''}"
-    try:
-        names = sorted(entry.name for entry in parent.iterdir())
-    except OSError:
-        return ""
-    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.5)
-    return f"; did you mean {parent / close[0]}?" if close else ""
+    """A hint for a missing file: the first part of its path that is missing, and the closest name beside that."""
+    missing = first_missing(path)
+    where = "" if missing == path else f"; its folder {missing} does not exist"
+    return where + "".join(f"; did you mean {close}?" for close in similar(missing))
 
 
 def _read_files(
@@ -217,9 +208,7 @@ def _check_columns(where: str, names: Iterable[str], columns: tuple[str, ...], h
     names = list(names)
     for column in columns:
         if column not in names:
-            close = difflib.get_close_matches(column, names, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise InputError(f"{where}: no column {column!r}; {has} {_listed(names)}{hint}")
+            raise InputError(f"{where}: no column {column!r}; {has} {_listed(names)}{did_you_mean(column, names)}")
 
 
 def _listed(names: Sequence[str], limit: int = 20) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable
 
-from gpt1_jax.errors import InputError
+from gpt1_jax.errors import InputError, did_you_mean
 from gpt1_jax.tasks.spec import TaskSpec, custom
 
 
@@ -75,7 +74,6 @@ def make_spec(config: TaskConfig) -> TaskSpec:
       InputError: the name is unknown, or its parts do not fit together.
     """
     if config.name not in TASKS:
-        near = difflib.get_close_matches(config.name, TASKS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(config.name, TASKS)
         raise InputError(f"task.name={config.name!r} is unknown; use one of {sorted(TASKS)}{hint}")
     return TASKS[config.name](config)

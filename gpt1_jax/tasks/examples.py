@@ -12,7 +12,7 @@ import numpy as np
 from absl import logging
 
 from gpt1_jax.data.tables import Row, read_rows
-from gpt1_jax.errors import InputError
+from gpt1_jax.errors import InputError, quoted
 from gpt1_jax.tasks.spec import FIELDS, OPTIONAL_FIELDS, Source, TaskSpec
 
 Field = str | tuple[str, ...]
@@ -81,7 +81,7 @@ def label_names(spec: TaskSpec, train: Sequence[Example] | None = None) -> tuple
     if spec.labels is not None:
         absent = [label for label in spec.labels if counts and label not in counts]
         if absent:
-            logging.warning("task %s: no training example has the label %s", spec.name, _quoted(absent))
+            logging.warning("task %s: no training example has the label %s", spec.name, quoted(absent))
         return spec.labels
     if not counts:
         raise InputError(
@@ -114,7 +114,7 @@ def label_index(example: Example, labels: Sequence[str]) -> int:
     allowed = labels if answers is None else labels[: len(answers)]
     if example.label not in allowed:
         raise InputError(
-            f"{example.where}: label {example.label!r} is not one of {_quoted(allowed)}; "
+            f"{example.where}: label {example.label!r} is not one of {quoted(allowed)}; "
             "correct the row, or give all label names in `labels`"
         )
     return list(labels).index(example.label)
@@ -131,12 +131,10 @@ def make_examples(kind: str, values: Sequence[str | Mapping[str, Any]]) -> list[
         if isinstance(value, str) and len(FIELDS[kind]) == 1:
             value = {FIELDS[kind][0]: value}
         if not isinstance(value, Mapping):
-            raise InputError(
-                f"examples[{i}]: kind {kind!r} takes a mapping with {_quoted(FIELDS[kind])}, got {value!r}"
-            )
+            raise InputError(f"examples[{i}]: kind {kind!r} takes a mapping with {quoted(FIELDS[kind])}, got {value!r}")
         for field in FIELDS[kind]:
             if field not in value and field not in OPTIONAL_FIELDS:
-                raise InputError(f"examples[{i}]: no field {field!r}; kind {kind!r} has {_quoted(FIELDS[kind])}")
+                raise InputError(f"examples[{i}]: no field {field!r}; kind {kind!r} has {quoted(FIELDS[kind])}")
         fields = {field: field for field in FIELDS[kind] if field in value}
         examples.append(Example(str(i), _fields(kind, fields, value, f"examples[{i}]"), where=f"examples[{i}]"))
     return examples
@@ -204,7 +202,7 @@ def _hold_out(spec: TaskSpec, train: list[Example]) -> dict[str, list[Example]]:
 def _read_split(spec: TaskSpec, split: str) -> list[Example]:
     source = spec.sources[split]
     if source.reader not in READERS:
-        raise InputError(f"sources[{split!r}].reader: {source.reader!r} is not one of {_quoted(READERS)}")
+        raise InputError(f"sources[{split!r}].reader: {source.reader!r} is not one of {quoted(READERS)}")
     # File names make readable ids; paths are needed only where two files of a split have the same name.
     same_names = len({Path(path).name for path in source.paths}) < len(source.paths)
     examples: list[Example] = []
@@ -311,7 +309,3 @@ def _natural(names: Mapping[str, int]) -> Callable[[str], Any] | None:
         return int if len({int(name) for name in names}) == len(names) else None
     except ValueError:
         return None
-
-
-def _quoted(names: Sequence[str] | Mapping[str, Any]) -> str:
-    return ", ".join(repr(name) for name in names)

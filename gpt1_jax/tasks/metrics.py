@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from gpt1_jax.errors import InputError
+from gpt1_jax.errors import InputError, quoted
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
@@ -93,7 +93,7 @@ def evaluate_predictions(metrics: Sequence[str], labels: np.ndarray, probabiliti
     labels, probabilities = np.asarray(labels), np.asarray(probabilities, np.float64)
     for name in metrics:
         if name not in METRICS:
-            raise InputError(f"metrics: {name!r} is not one of {', '.join(map(repr, METRICS))}")
+            raise InputError(f"metrics: {name!r} is not one of {quoted(METRICS)}")
     if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1] or probabilities.shape[1] < 2:
         raise InputError(
             f"labels {labels.shape} and probabilities {probabilities.shape}: [N] and [N, K] with K >= 2 are needed"

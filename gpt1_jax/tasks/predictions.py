@@ -12,6 +12,7 @@ import numpy as np
 
 from gpt1_jax.data.tables import read_rows
 from gpt1_jax.errors import InputError
+from gpt1_jax.files import make_directory, write_atomically
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,8 @@ def write_predictions(
         lines.append(
             json.dumps({"id": id_, "label": labels[int(np.argmax(row))], "probabilities": by_name}, ensure_ascii=False)
         )
-    _write_atomically(path, "".join(line + "\n" for line in lines))
+    make_directory(path.parent, "path")
+    write_atomically(path, "".join(line + "\n" for line in lines).encode("utf-8"))
 
 
 def read_predictions(path: str | os.PathLike[str]) -> list[Prediction]:
@@ -77,16 +79,3 @@ def read_predictions(path: str | os.PathLike[str]) -> list[Prediction]:
             )
         result.append(Prediction(values["id"], values["label"], values["probabilities"]))
     return result
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from gpt1_jax.errors import InputError
+from gpt1_jax.errors import InputError, quoted
 from gpt1_jax.tasks.metrics import METRICS
 
 Kind = Literal["classification", "entailment", "similarity", "multiple_choice"]
@@ -24,10 +24,10 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "similarity": ("text_a", "text_b"),
     "multiple_choice": ("context", "question", "answers"),
 }
-OPTIONAL_FIELDS = (
-    "context",
-    "question",
-)  # multiple choice needs one of the two; "answers" is a list, the others are text
+"""Task kind -> canonical fields: texts, but for "answers", a list of texts."""
+
+OPTIONAL_FIELDS = ("context", "question")
+"""Multiple choice needs one of the two."""
 
 DEFAULT_METRICS: Mapping[str, tuple[str, ...]] = {
     "classification": ("accuracy", "f1"),
@@ -100,7 +100,9 @@ class TaskSpec:
         self._check_labels()
         self._check_splits()
         if not self.metrics:
-            raise InputError(f"metrics: none given; the first chooses the best checkpoint; allowed are {_any(METRICS)}")
+            raise InputError(
+                f"metrics: none given; the first chooses the best checkpoint; allowed are {quoted(METRICS)}"
+            )
         for metric in self.metrics:
             _check_choice("metrics", metric, METRICS)
 
@@ -146,7 +148,7 @@ class TaskSpec:
             missing = [" or ".join(OPTIONAL_FIELDS), *missing]
         if missing:
             raise InputError(
-                f"fields: kind {self.kind!r} needs {', '.join(missing)}; have {_any(self.fields) or 'none'}; "
+                f"fields: kind {self.kind!r} needs {', '.join(missing)}; have {quoted(self.fields) or 'none'}; "
                 'map each to its column, as in fields={"text": "review"}'
             )
 
@@ -262,8 +264,4 @@ def _as_paths(paths: Paths) -> tuple[str, ...]:
 
 def _check_choice(what: str, value: object, allowed: Sequence[str] | Mapping[str, Any]) -> None:
     if value not in allowed:
-        raise InputError(f"{what}: {value!r} is not one of {_any(allowed)}")
-
-
-def _any(names: Sequence[str] | Mapping[str, Any]) -> str:
-    return ", ".join(repr(name) for name in names)
+        raise InputError(f"{what}: {value!r} is not one of {quoted(allowed)}")
