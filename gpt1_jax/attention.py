@@ -18,6 +18,11 @@ from gpt1_jax.dropout import Dropout
 from gpt1_jax.errors import InputError
 
 
+def matmul_precision(dtype: jnp.dtype) -> jax.lax.Precision | None:
+    """float32 means float32, also on TPU and on GPUs that would otherwise multiply in bfloat16 or TF32."""
+    return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
+
+
 def visible(q_slots: Array, n_slots: int, kv_mask: Array | None) -> Array:
     """Which key slots a query may look at: its own and earlier ones, less the padding.
 
@@ -39,7 +44,7 @@ def attention_probabilities(q: Array, k: Array, mask: Array) -> Array:
     Scores are stored in q's dtype; their maximum, exponentials and sum are float32. A query that sees nothing (a
     padded one) gets equal weights instead of NaN.
     """
-    scores = jnp.einsum("bqhd,bshd->bhqs", q * (q.shape[-1] ** -0.5), k, precision=_precision(q))
+    scores = jnp.einsum("bqhd,bshd->bhqs", q * (q.shape[-1] ** -0.5), k, precision=matmul_precision(q.dtype))
     scores = jnp.where(mask, scores.astype(jnp.float32), jnp.finfo(jnp.float32).min)
     return jax.nn.softmax(scores, axis=-1).astype(q.dtype)
 
@@ -48,7 +53,7 @@ def _xla(q: Array, k: Array, v: Array, mask: Array, dropout: Dropout | None) -> 
     probabilities = attention_probabilities(q, k, mask)
     if dropout is not None:
         probabilities = dropout(probabilities)
-    return jnp.einsum("bhqs,bshd->bqhd", probabilities, v, precision=_precision(q))
+    return jnp.einsum("bhqs,bshd->bqhd", probabilities, v, precision=matmul_precision(q.dtype))
 
 
 Kernel = Callable[[Array, Array, Array, Array, Dropout | None], Array]
@@ -95,8 +100,3 @@ def causal_attention(
     if q_slots is None:
         q_slots = jnp.arange(q.shape[1])[None, :]
     return KERNELS[select_kernel(kernel)](q, k, v, visible(q_slots, k.shape[1], kv_mask), dropout)
-
-
-def _precision(x: Array) -> jax.lax.Precision | None:
-    # float32 means float32, also on TPU and on GPUs that would otherwise multiply in bfloat16 or TF32.
-    return jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None

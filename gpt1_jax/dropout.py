@@ -28,12 +28,12 @@ MASKS = "dropout_masks"
 _GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio: spreads consecutive indices over the whole range
 
 
-def _mix(x: Array, key: Array | int = 0) -> Array:
-    """A 32-bit bijective finaliser (two multiply / xor-shift rounds) with `key` added between the rounds."""
+def _mix(x: Array, key: Array) -> Array:
+    """A 32-bit bijective finaliser (two multiply / xor-shift rounds) with `key` XORed in between the rounds."""
     x = x ^ (x >> 16)
     x = x * jnp.uint32(0x7FEB352D)
     x = x ^ (x >> 15)
-    x = (x ^ jnp.uint32(key)) * jnp.uint32(0x846CA68B) if isinstance(key, int) else (x ^ key) * jnp.uint32(0x846CA68B)
+    x = (x ^ key) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)
 
 

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from gpt1_jax.attention import matmul_precision
 from gpt1_jax.model import GPT1
 
 Batch = dict[str, Array]
@@ -64,8 +65,7 @@ def next_token_nll(h: Array, table: Array, tokens: Array, *, n_rows: int, chunk:
 
 
 def _nll(h: Array, table: Array, targets: Array, n_rows: int) -> Array:
-    precision = jax.lax.Precision.HIGHEST if h.dtype == jnp.float32 else None
-    logits = jnp.einsum("bld,rd->blr", h, table, precision=precision).astype(jnp.float32)
+    logits = jnp.einsum("bld,rd->blr", h, table, precision=matmul_precision(h.dtype)).astype(jnp.float32)
     row = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
     logits = jnp.where(row < n_rows, logits, jnp.finfo(jnp.float32).min)
     # A masked sum instead of a gather: it works on each shard of the vocabulary and fuses with the sum of exponentials.
@@ -136,10 +136,7 @@ def lm_nll_sum(model: GPT1, params: Any, batch: Batch, config: LossConfig = Loss
     return jnp.sum(nll * batch["mask"][:, 1:])
 
 
-def task_objective(
-    model: GPT1,
-    config: LossConfig = LossConfig(),
-) -> Objective:
+def task_objective(model: GPT1, config: LossConfig = LossConfig()) -> Objective:
     """L3 = L2 + lambda L1 (paper, equation 5), both from one forward pass.
 
     L2 is the mean over examples. L1 is, as in the official code, the mean over streams of each stream's mean over its

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from gpt1_jax.attention import attention_probabilities, causal_attention, select_kernel, visible
+from gpt1_jax.attention import attention_probabilities, causal_attention, matmul_precision, select_kernel, visible
 from gpt1_jax.dropout import dropout_site
 from gpt1_jax.errors import InputError
 from gpt1_jax.sharding import constrain
@@ -213,7 +213,7 @@ def _linear(config: GPT1Config, features: Any, axes: tuple[str | None, ...], n_i
         dtype=dtype,
         kernel_init=_normal(*axes),
         bias_init=_zeros(*axes[n_in:]),
-        precision=jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None,
+        precision=matmul_precision(dtype),
         **kwargs,
     )
 
@@ -452,7 +452,7 @@ class GPT1(nn.Module):
     def lm_logits(self, h: Array, table: Array | None = None) -> Array:
         """H W_e^T over the rows that mean something: float32 [..., n_logits]."""
         table = self.output_table() if table is None else table
-        logits = jnp.einsum("...d,rd->...r", h, table, precision=_precision(h))
+        logits = jnp.einsum("...d,rd->...r", h, table, precision=matmul_precision(h.dtype))
         return logits[..., : self.config.n_logits].astype(jnp.float32)
 
     def task_logits(self, h: Array, tokens: Array, *, rows: Array | None = None, deterministic: bool = True) -> Array:
@@ -549,10 +549,6 @@ def count_parameters(config: GPT1Config, readout: ReadOut | None = None) -> int:
     params = jax.eval_shape(GPT1(config, readout).init_partitioned, jax.random.key(0))
     n_padding = (config.padded_rows - config.n_rows) * config.n_embd
     return sum(math.prod(x.shape) for x in jax.tree.leaves(nn.unbox(params))) - n_padding
-
-
-def _precision(x: Array) -> jax.lax.Precision | None:
-    return jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
 
 
 def main() -> None:

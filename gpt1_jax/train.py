@@ -6,11 +6,9 @@ A train step is `(state, batch) -> (state, metrics)`. The batch of step s and it
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -303,11 +301,3 @@ class StopSignals:
             raise KeyboardInterrupt
         self.signum = signum
         logging.warning("%s: finishing the update in progress, then saving", signal.Signals(signum).name)
-
-
-@contextlib.contextmanager
-def timed(what: str) -> Iterator[None]:
-    """Logs how long the block took."""
-    start = time.perf_counter()
-    yield
-    logging.info("%s took %.1f s", what, time.perf_counter() - start)
