@@ -1,6 +1,6 @@
 """Evaluation: perplexity and bits per byte of text, predictions and metrics of a task.
 
-`run(config)` does what `launch/evaluate.py` does; `predict` labels Python values with a fine-tuned model.
+`run(checkpoint)` does what `launch/evaluate.py` does; `predict` labels Python values with a fine-tuned model.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from gpt1_jax.model import GPT1
 from gpt1_jax.pretrained import Params, check_tokenizer, load_pretrained
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, to_global
 from gpt1_jax.tasks.config import TaskConfig, make_spec
-from gpt1_jax.tasks.examples import load_examples, make_examples
+from gpt1_jax.tasks.examples import Example, load_examples, make_examples
 from gpt1_jax.tasks.metrics import evaluate_predictions
+from gpt1_jax.tasks.spec import TaskSpec
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import jit_eval_step
 from gpt1_jax.workdir import read_config
@@ -73,7 +74,7 @@ class LanguageModelEvaluator:
 
 
 class TaskEvaluator:
-    """Predicts every example of a split once: `evaluator(params) -> probabilities float64 [N, K], mean task loss`.
+    """Predicts every example of a split once: `evaluator(params) -> (float64 [N, K], float)`.
 
     Args:
       model: a model with a readout.
@@ -104,15 +105,13 @@ class TaskEvaluator:
 
     def __call__(self, params: Params) -> tuple[np.ndarray, float]:
         """Probabilities in the order of the split, and the mean of -log P(label) (NaN without labels)."""
-        n, k = len(self._split), 0
-        probabilities = np.zeros((n, 0))
-        nll = 0.0
+        n, nll = len(self._split), 0.0
+        probabilities: np.ndarray | None = None
         with jax.set_mesh(self._mesh):
             for i in range(len(self._batches)):
                 out = jax.device_get(self._step(params, to_global(self._batches[i], self._mesh)))
-                if not k:
-                    k = out["probabilities"].shape[1]
-                    probabilities = np.zeros((n, k))
+                if probabilities is None:
+                    probabilities = np.zeros((n, out["probabilities"].shape[1]))
                 real = out["index"] >= 0
                 probabilities[out["index"][real]] = out["probabilities"][real]
                 nll += float(out["task_nll"][real].sum(dtype=np.float64))
@@ -133,6 +132,26 @@ def _compiled_predict(model: GPT1, mesh: Mesh) -> Callable[..., Any]:
         }
 
     return jit_eval_step(step, mesh, param_shardings(model, mesh))
+
+
+def encode_task_split(
+    spec: TaskSpec, name: str, examples: Sequence[Example], model: GPT1, tokenizer: Tokenizer
+) -> EncodedSplit:
+    """A split of a task, encoded for a model with a readout. See `data.labelled.encode_split` for what it raises."""
+    return encode_split(
+        examples,
+        kind=spec.kind,
+        labels=model.readout.labels,
+        tokenizer=tokenizer,
+        n_ctx=model.config.n_ctx,
+        name=name,
+        allow_empty=spec.allow_empty,
+    )
+
+
+def task_metrics(spec: TaskSpec, split: EncodedSplit, probabilities: np.ndarray, loss: float) -> dict[str, float]:
+    """The task's metrics and the loss, from what a `TaskEvaluator` gives."""
+    return {**evaluate_predictions(spec.metrics, split.labels, probabilities), "loss": loss}
 
 
 def predict(
@@ -207,6 +226,10 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
       InputError: something in the config, the files or the checkpoint cannot be used.
     """
     config = from_config(EvaluateConfig, config)
+    if config.source and config.data:
+        raise InputError(
+            f"source={config.source!r} and data={list(config.data)}: give a text or labelled files, not both"
+        )
     checkpoint = Path(checkpoint)
     stored = read_config(checkpoint)
     model, params, tokenizer = load_pretrained(checkpoint, step=config.step)
@@ -214,34 +237,40 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
     check_mesh(mesh, batch_size=config.batch_size, n_head=model.config.n_head)
     params = jax.device_put(params, param_shardings(model, mesh))
     if config.source or (model.readout is None and not config.data):
+        if not config.source and not stored.get("config", {}).get("heldout_fraction"):
+            raise InputError(f"{checkpoint} has no held-out text of its own; name one, such as source=text:books/*.txt")
         with tempfile.TemporaryDirectory() as scratch:
             if config.source:
                 prepare_shards(config.source, tokenizer, scratch, split=Split(heldout_fraction=0.0))
                 shards = TokenShards.open(scratch, "train")
             else:
                 shards = TokenShards.open(checkpoint / "shards", "heldout")
-            windows = heldout_windows(shards, n_ctx=model.config.n_ctx, batch_size=config.batch_size)
-            return LanguageModelEvaluator(model, mesh, windows)(params)
+            windows = heldout_windows(
+                shards,
+                n_ctx=model.config.n_ctx,
+                batch_size=config.batch_size,
+                host_index=jax.process_index(),
+                host_count=jax.process_count(),
+            )
+            loss = from_config(LossConfig, stored.get("config", {}).get("loss"))
+            return LanguageModelEvaluator(model, mesh, windows, loss=loss)(params)
     if model.readout is None:
         raise InputError(f"{checkpoint} is a language model without a task head; give a text source, or fine-tune it")
+    if "task" not in stored.get("config", {}):
+        raise InputError(f"{checkpoint} says nothing of its task: give the workdir of the fine-tuning run itself")
     task = from_config(TaskConfig, stored["config"]["task"], where="task")
     splits = config.splits
     if config.data:
-        task, splits = dataclasses.replace(task, name="custom", train=(), validation=(), test=config.data), ("test",)
+        files = {"train": (), "validation": (), "test": config.data, "unlabelled": ()}
+        task = dataclasses.replace(task, name="custom", **files, validation_fraction=0.0, test_fraction=0.0)
+        splits = ("test",)
     spec = make_spec(task)
     results = {}
     for name, examples in load_examples(spec, splits).items():
-        split = encode_split(
-            examples,
-            kind=spec.kind,
-            labels=model.readout.labels,
-            tokenizer=tokenizer,
-            n_ctx=model.config.n_ctx,
-            name=name,
-            allow_empty=spec.allow_empty,
+        split = encode_task_split(spec, name, examples, model, tokenizer)
+        results[name] = task_metrics(
+            spec, split, *TaskEvaluator(model, mesh, split, batch_size=config.batch_size)(params)
         )
-        probabilities, loss = TaskEvaluator(model, mesh, split, batch_size=config.batch_size)(params)
-        results[name] = {**evaluate_predictions(spec.metrics, split.labels, probabilities), "loss": loss}
     return results
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from jax.sharding import Mesh
 from gpt1_jax import tokenizers
 from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.data.buckets import choose_buckets
-from gpt1_jax.data.labelled import EncodedSplit, encode_split, train_batches
+from gpt1_jax.data.labelled import EncodedSplit, train_batches
 from gpt1_jax.errors import InputError
-from gpt1_jax.evaluate import TaskEvaluator
+from gpt1_jax.evaluate import TaskEvaluator, encode_task_split, task_metrics
 from gpt1_jax.losses import LossConfig, task_objective
 from gpt1_jax.model import GPT1, N_SPECIAL, GPT1Config, ReadOut, count_parameters
 from gpt1_jax.optim import OptimizerConfig, Schedule, make_optimizer, make_schedule
@@ -36,13 +36,11 @@ from gpt1_jax.pretrained import (
     model_record,
     slice_positions,
 )
-from gpt1_jax.runs import describe_run, open_run, train, write_results
+from gpt1_jax.runs import check_seed, describe_run, open_run, train, write_results
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh
 from gpt1_jax.tasks.config import TaskConfig, make_spec
-from gpt1_jax.tasks.examples import Example, label_names, load_examples
-from gpt1_jax.tasks.metrics import evaluate_predictions
+from gpt1_jax.tasks.examples import label_names, load_examples
 from gpt1_jax.tasks.predictions import write_predictions
-from gpt1_jax.tasks.spec import TaskSpec
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import LoopConfig, TrainStep, jit_train_step, make_train_step, state_shardings
 
@@ -117,6 +115,7 @@ class FinetuneConfig:
                 raise InputError(f"{name}={getattr(self, name)} must be at least 1")
         if self.lm_coef < 0:
             raise InputError(f"lm_coef={self.lm_coef} must not be negative")
+        check_seed(self.seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,9 +182,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         n_checkpoints=3,
         require_accelerator=config.require_accelerator,
     ):
-        if jax.process_index() == 0 and not (workdir / "tokenizer" / tokenizers.MARKER).exists():
-            tokenizer.save(workdir / "tokenizer")
-        splits = {name: _encode(spec, name, examples[name], model, tokenizer) for name in examples}
+        splits = {name: encode_task_split(spec, name, examples[name], model, tokenizer) for name in examples}
         buckets = _buckets(config, splits, model_config.n_ctx)
         batches = train_batches(
             splits["train"],
@@ -202,10 +199,16 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         }
 
         def evaluate(params: Params) -> dict[str, float]:
-            values = _metrics(spec, splits["validation"], *evaluators["validation"](params))
+            values = task_metrics(spec, splits["validation"], *evaluators["validation"](params))
             return {f"validation_{name}": value for name, value in values.items()}
 
         n_steps = config.epochs * batches.steps_per_epoch
+        schedules = {
+            "learning_rate": make_schedule(config.optimizer, n_steps),
+            "lm_coef": Schedule(np.float32(config.lm_coef)),
+        }
+        if jax.process_index() == 0 and not (workdir / "tokenizer" / tokenizers.MARKER).exists():
+            tokenizer.save(workdir / "tokenizer")  # the first thing that is made, after all that may be refused
         describe_run(
             mesh,
             n_steps=n_steps,
@@ -224,10 +227,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
                 mesh,
             ),
             batches,
-            schedules={
-                "learning_rate": make_schedule(config.optimizer, n_steps),
-                "lm_coef": Schedule(np.float32(config.lm_coef)),
-            },
+            schedules=schedules,
             n_steps=n_steps,
             mesh=mesh,
             loop=LoopConfig(
@@ -247,7 +247,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             if jax.process_index() == 0:
                 _write_predictions(workdir / "predictions" / f"{name}.jsonl", model, splits[name], probabilities)
             if spec.is_labelled(name):
-                metrics[name] = _metrics(spec, splits[name], probabilities, loss)
+                metrics[name] = task_metrics(spec, splits[name], probabilities, loss)
         write_results(workdir, {"best_step": trained.step, "n_steps": n_steps, "metrics": metrics})
         return FinetuneResult(model, trained.params, tokenizer, metrics)
 
@@ -280,6 +280,8 @@ def starting_point(config: FinetuneConfig, init_from: str | Path | None) -> tupl
     if "n_ctx" in options:
         model_config, params = slice_positions(model_config, params, options["n_ctx"])
     model_config, params = add_special_rows(dataclasses.replace(model_config, **options), params, config.seed)
+    if "clf" in params:
+        logging.info("the task head of %s is not taken over: W_y is drawn anew", init_from)
     return model_config, {name: value for name, value in params.items() if name != "clf"}, tokenizer
 
 
@@ -293,18 +295,6 @@ def _compiled_train_step(
     return jit_train_step(step, mesh, state_shardings(model, transformation, mesh))
 
 
-def _encode(spec: TaskSpec, name: str, examples: Sequence[Example], model: GPT1, tokenizer: Tokenizer) -> EncodedSplit:
-    return encode_split(
-        examples,
-        kind=spec.kind,
-        labels=model.readout.labels,
-        tokenizer=tokenizer,
-        n_ctx=model.config.n_ctx,
-        name=name,
-        allow_empty=spec.allow_empty,
-    )
-
-
 def _buckets(config: FinetuneConfig, splits: Mapping[str, EncodedSplit], n_ctx: int) -> tuple[int, ...]:
     lengths = np.concatenate([split.lengths for split in splits.values()])
     buckets = config.buckets or choose_buckets(lengths, n_ctx, config.n_buckets)
@@ -312,11 +302,7 @@ def _buckets(config: FinetuneConfig, splits: Mapping[str, EncodedSplit], n_ctx: 
     return buckets
 
 
-def _metrics(spec: TaskSpec, split: EncodedSplit, probabilities: np.ndarray, loss: float) -> dict[str, float]:
-    return {**evaluate_predictions(spec.metrics, split.labels, probabilities), "loss": loss}
-
-
 def _write_predictions(path: Path, model: GPT1, split: EncodedSplit, probabilities: np.ndarray) -> None:
-    labels = model.readout.labels
+    labels = model.readout.labels[: probabilities.shape[1]]  # no example may have as many answers as there are names
     ragged = split.n_streams if model.readout.kind == "multiple_choice" else None
-    write_predictions(path, split.ids, labels, probabilities[:, : len(labels)], ragged)
+    write_predictions(path, split.ids, labels, probabilities, ragged)

@@ -20,6 +20,7 @@ import optax
 from jax import Array
 
 from gpt1_jax.attention import matmul_precision
+from gpt1_jax.errors import InputError
 from gpt1_jax.model import GPT1
 
 Batch = dict[str, Array]
@@ -37,6 +38,11 @@ class LossConfig:
 
     chunk: int = 0
 
+    def __post_init__(self) -> None:
+        """Checks the range."""
+        if self.chunk < 0:
+            raise InputError(f"loss.chunk={self.chunk} must be at least 1, or 0 for all positions at once")
+
 
 def next_token_nll(h: Array, table: Array, tokens: Array, *, n_rows: int, chunk: int = 0) -> Array:
     """-log P(tokens[t] | tokens[<t]) (paper, equation 1).
@@ -53,7 +59,7 @@ def next_token_nll(h: Array, table: Array, tokens: Array, *, n_rows: int, chunk:
     """
     h, targets = h[:, :-1], tokens[:, 1:]
     n_batch, n_targets, _ = h.shape
-    if chunk <= 0 or chunk >= n_targets:
+    if chunk == 0 or chunk >= n_targets:
         return _nll(h, table, targets, n_rows)
     n_chunks = -(-n_targets // chunk)
     pad = n_chunks * chunk - n_targets

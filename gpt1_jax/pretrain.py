@@ -29,7 +29,7 @@ from gpt1_jax.losses import LossConfig, lm_objective
 from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.optim import OptimizerConfig, make_optimizer, make_schedule
 from gpt1_jax.pretrained import Params, check_tokenizer, model_record
-from gpt1_jax.runs import describe_run, open_run, train, write_results
+from gpt1_jax.runs import check_seed, describe_run, open_run, train, write_results
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import LoopConfig, jit_train_step, make_train_step, state_shardings
@@ -55,12 +55,12 @@ class PretrainConfig:
 
     Attributes:
       source: `text:GLOB`, `jsonl:GLOB#field` or `tfds:NAME`, see data/sources.py. Required.
-      heldout_fraction: part of the documents that is held out for evaluation.
+      heldout_fraction: part of the documents that is held out for evaluation; 0 trains on all.
       tokenizer: which tokenizer.
       model: the network.
       batch_size: windows in an update, over all devices.
       epochs: passes over the windows; used where `n_steps` is None.
-      n_steps: updates.
+      n_steps: updates; None takes `epochs`.
       optimizer: Adam and its schedule.
       loss: how L1 is computed.
       accumulation_steps: micro-batches an update is worked off in.
@@ -87,6 +87,17 @@ class PretrainConfig:
     seed: int = 0
     require_accelerator: bool = False
 
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        for name in ("batch_size", "n_steps", "accumulation_steps", "max_eval_batches"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name}={value} must be at least 1")
+        if self.epochs <= 0:
+            raise InputError(f"epochs={self.epochs} must be above 0")
+        check_seed(self.seed)
+        _split(self)
+
 
 @dataclasses.dataclass(frozen=True)
 class PretrainResult:
@@ -96,7 +107,7 @@ class PretrainResult:
       model: the language model.
       params: its parameters.
       tokenizer: its tokenizer.
-      metrics: held-out loss, perplexity and bits per byte at the end.
+      metrics: held-out loss, perplexity and bits per byte at the end; empty if nothing was held out.
     """
 
     model: GPT1
@@ -130,6 +141,8 @@ def run(config: Any, workdir: str | Path) -> PretrainResult:
         raise InputError(
             "config.source is empty; name the text, such as text:books/**/*.txt or jsonl:corpus.jsonl#text"
         )
+    if config.n_steps is not None:
+        make_schedule(config.optimizer, config.n_steps)  # refuses a warm-up that does not fit
     model = GPT1(config.model)
     record = {"program": "pretrain", **model_record(model), "config": to_dict(config)}
     with open_run(
@@ -144,11 +157,13 @@ def run(config: Any, workdir: str | Path) -> PretrainResult:
         host = {"host_index": jax.process_index(), "host_count": jax.process_count()}
         rows = {"n_ctx": config.model.n_ctx, "batch_size": config.batch_size, **host}
         windows = train_windows(train_shards, seed=config.seed, **rows)
-        heldout = heldout_windows(heldout_shards, max_batches=config.max_eval_batches, **rows)
-        evaluator = LanguageModelEvaluator(model, mesh, heldout, loss=config.loss)
+        evaluate = None
+        if heldout_shards is not None:
+            heldout = heldout_windows(heldout_shards, max_batches=config.max_eval_batches, **rows)
+            evaluator = LanguageModelEvaluator(model, mesh, heldout, loss=config.loss)
 
-        def evaluate(params: Params) -> dict[str, float]:
-            return {f"heldout_{name}": value for name, value in evaluator(params).items()}
+            def evaluate(params: Params) -> dict[str, float]:
+                return {f"heldout_{name}": value for name, value in evaluator(params).items()}
 
         n_steps = config.n_steps or math.ceil(config.epochs * windows.steps_per_epoch)
         optimizer = make_optimizer(config.optimizer)
@@ -160,7 +175,7 @@ def run(config: Any, workdir: str | Path) -> PretrainResult:
             parameters=count_parameters(config.model),
             tokens_per_step=config.batch_size * config.model.n_ctx,
             training_tokens=train_shards.n_tokens,
-            heldout_tokens=heldout_shards.n_tokens,
+            heldout_tokens=0 if heldout_shards is None else heldout_shards.n_tokens,
         )
         trained = train(
             workdir,
@@ -175,7 +190,7 @@ def run(config: Any, workdir: str | Path) -> PretrainResult:
             seed=config.seed,
             evaluate=evaluate,
         )
-        metrics = trained.metrics or evaluate(trained.params)
+        metrics = trained.metrics or ({} if evaluate is None else evaluate(trained.params))
         write_results(workdir, {"n_steps": n_steps, **metrics})
         return PretrainResult(model, trained.params, tokenizer, metrics)
 
@@ -202,13 +217,14 @@ def get_tokenizer(config: PretrainConfig, directory: Path) -> Tokenizer:
     return tokenizer
 
 
-def get_shards(config: PretrainConfig, tokenizer: Tokenizer, directory: Path) -> tuple[TokenShards, TokenShards]:
-    """The training and held-out token shards, prepared on the first call."""
+def get_shards(config: PretrainConfig, tokenizer: Tokenizer, directory: Path) -> tuple[TokenShards, TokenShards | None]:
+    """The training and held-out token shards (None: nothing is held out), prepared on the first call."""
     if jax.process_index() == 0:
         prepare_shards(config.source, tokenizer, directory, split=_split(config))
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices("shards")
-    return TokenShards.open(directory, "train"), TokenShards.open(directory, "heldout")
+    heldout = TokenShards.open(directory, "heldout") if config.heldout_fraction else None
+    return TokenShards.open(directory, "train"), heldout
 
 
 def _split(config: PretrainConfig) -> Split:

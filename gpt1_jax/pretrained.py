@@ -14,6 +14,7 @@ from gpt1_jax import tokenizers
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.errors import InputError
+from gpt1_jax.files import make_directory
 from gpt1_jax.model import GPT1, INIT_STD, N_SPECIAL, GPT1Config, ReadOut
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.workdir import read_config, write_config
@@ -47,13 +48,20 @@ def load_pretrained(
     """
     path = Path(path)
     stored = read_config(path)
+    if "model" not in stored:
+        raise InputError(
+            f"{path}/config.json describes no model of this package; give the workdir of a run, or a folder that "
+            f"save_pretrained wrote"
+        )
     config = from_config(GPT1Config, stored["model"], where=f"{path}/config.json: model")
     changes = {"n_head": n_head, "dtype": dtype}
     config = dataclasses.replace(config, **{k: v for k, v in changes.items() if v is not None})
     readout = ReadOut(**stored["readout"]) if stored.get("readout") else None
     with Checkpointer(path / "checkpoints", **stored.get("best", {}), read_only=True) as checkpointer:
+        if step is None and stored.get("best"):
+            step = checkpointer.best_step()
         if step is None:
-            step = checkpointer.best_step() if stored.get("best") else checkpointer.latest_step()
+            step = checkpointer.latest_step()
         if step is None:
             raise InputError(
                 f"{path}/checkpoints holds no finished checkpoint; let the run go on until it has saved one"
@@ -79,15 +87,15 @@ def save_pretrained(
       format: "gpt1_jax".
 
     Raises:
-      InputError: unknown format, a folder that is not empty, or a tokenizer of another size.
+      InputError: unknown format, a folder that cannot be made or is not empty, or a tokenizer of another size.
     """
     path = Path(path)
     if format != "gpt1_jax":
         raise InputError(f"format={format!r} is unknown; use 'gpt1_jax'")
-    if path.exists() and any(path.iterdir()):
-        raise InputError(f"path={str(path)!r} is not empty; choose a new folder")
     check_tokenizer(tokenizer, model.config, path)
-    path.mkdir(parents=True, exist_ok=True)
+    make_directory(path, "path")
+    if any(path.iterdir()):
+        raise InputError(f"path={str(path)!r} is not empty; choose a new folder")
     tokenizer.save(path / "tokenizer")
     with Checkpointer(path / "checkpoints") as checkpointer:
         checkpointer.save(0, {"params": params}, {})

@@ -25,11 +25,23 @@ from gpt1_jax.train import HostBatch, LoopConfig, Schedules, TrainState, TrainSt
 from gpt1_jax.version import __version__
 from gpt1_jax.workdir import open_workdir
 
-MUTABLE = ("version", "config.loop", "config.mesh", "config.require_accelerator", "config.max_eval_batches")
-"""What may change when a run is continued: none of it changes the numbers."""
-
+MUTABLE = (
+    "version",
+    *(f"config.{name}" for name in ("loop", "log_every", "mesh", "require_accelerator", "max_eval_batches")),
+)
+"""What may change when a run is continued: none of it changes what is learned."""
 
 BYTES_PER_PARAMETER = 12  # of a checkpoint: the parameter and two moments, float32
+
+
+def check_seed(seed: int) -> None:
+    """Refuses a seed that one of the generators would not take.
+
+    Raises:
+      InputError: it is negative, or has more than 32 bits.
+    """
+    if not 0 <= seed < 1 << 32:
+        raise InputError(f"seed={seed} must be from 0 to {(1 << 32) - 1}")
 
 
 @contextlib.contextmanager
@@ -37,6 +49,9 @@ def open_run(
     workdir: Path, record: dict[str, Any], *, n_parameters: int, n_checkpoints: int, require_accelerator: bool
 ) -> Iterator[None]:
     """Prints the devices, then locks the workdir and writes its config.json, or checks it against a run begun before.
+
+    A run that is refused before it has made anything takes its config.json with it, so that the corrected command may
+    use the same workdir.
 
     Raises:
       InputError: no accelerator where one is required, or a workdir that cannot be used.
@@ -48,9 +63,14 @@ def open_run(
             "require_accelerator=True, but JAX found only the CPU; install gpt1-jax[tpu] or gpt1-jax[cuda12], "
             "or check that the accelerator is free"
         )
-    space = n_checkpoints * n_parameters * BYTES_PER_PARAMETER + (64 << 20)
-    with open_workdir(workdir, {"version": __version__, **record}, mutable=MUTABLE, min_free_bytes=space):
-        yield
+    n_missing = max(1, n_checkpoints - len(list((workdir / "checkpoints").glob("[0-9]*"))))
+    space = n_missing * n_parameters * BYTES_PER_PARAMETER + (64 << 20)
+    with open_workdir(workdir, {"version": __version__, **record}, mutable=MUTABLE, min_free_bytes=space) as opened:
+        try:
+            yield
+        except InputError:
+            opened.forget()
+            raise
 
 
 def describe_run(mesh: Mesh, *, n_steps: int, **numbers: int) -> None:
@@ -114,11 +134,15 @@ def train(
     ) as checkpointer:
         state = restore_or_init(model, optimizer, seed, mesh, checkpointer, params=params)
         step = int(state.step)
-        with MetricsWriter(workdir, resume_step=step) as writer, Progress(n_steps, start_step=step) as progress:
+        with (
+            contextlib.closing(prefetch(batches, step)) as ahead,
+            MetricsWriter(workdir, resume_step=step) as writer,
+            Progress(n_steps, start_step=step) as progress,
+        ):
             state, metrics = fit(
                 state,
                 train_step,
-                prefetch(batches, step),
+                ahead,
                 schedules=schedules,
                 n_steps=n_steps,
                 mesh=mesh,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -44,6 +45,7 @@ class Workdir:
     config: dict[str, Any]  # as JSON gives it
     resumed: bool  # whether a run has been here before (process 0; False on the others)
     _lock: int | None = None  # file descriptor
+    _found: frozenset[str] = frozenset()  # what was in the folder when it was opened
 
     def __enter__(self) -> Self:
         return self
@@ -57,6 +59,11 @@ class Workdir:
             _held.discard(_identity(os.fstat(self._lock)))
             os.close(self._lock)
             self._lock = None
+
+    def forget(self) -> None:
+        """Removes config.json again if this is the first run here and nothing else has come into the folder."""
+        if self._lock is not None and not self.resumed and set(os.listdir(self.path)) <= self._found | {CONFIG}:
+            (self.path / CONFIG).unlink(missing_ok=True)
 
 
 def open_workdir(
@@ -87,6 +94,8 @@ def open_workdir(
         configuration, or has checkpoints of an unknown one.
       TypeError: JSON cannot hold `config`.
     """
+    if re.match(r"\w{2,}:/", os.fspath(path)):
+        raise InputError(f"workdir={path} is not on a file system of this machine; mount it, or choose a local folder")
     path = Path(path)
     config = json.loads(json.dumps(dict(config)))
     if process_index is None:
@@ -97,7 +106,7 @@ def open_workdir(
         return Workdir(path, config, resumed=False)
     _make_and_probe(path, min_free_bytes)
     lock = _take_lock(path)
-    workdir = Workdir(path, config, resumed=(path / CONFIG).exists(), _lock=lock)
+    workdir = Workdir(path, config, (path / CONFIG).exists(), lock, frozenset(os.listdir(path)))
     try:
         if workdir.resumed:
             old = read_config(path)

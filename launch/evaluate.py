@@ -1,9 +1,11 @@
 """Evaluates a checkpoint: perplexity and bits per byte of text, or the metrics of a task.
 
-python launch/evaluate.py --checkpoint=runs/books                              # its own held-out text
-python launch/evaluate.py --checkpoint=runs/books --source='text:other/*.txt'  # any text
-python launch/evaluate.py --checkpoint=runs/reviews --split=validation         # the run's own task
-python launch/evaluate.py --checkpoint=runs/reviews --data=other.csv           # other rows with the same columns
+    python launch/evaluate.py --checkpoint=runs/books                              # its own held-out text
+    python launch/evaluate.py --checkpoint=runs/books --source='text:other/*.txt'  # any text
+    python launch/evaluate.py --checkpoint=runs/reviews --split=validation         # the run's own task
+    python launch/evaluate.py --checkpoint=runs/reviews --data=other.csv           # other rows with the same columns
+
+The table goes to the standard output; --output=FILE also writes the numbers as JSON.
 """
 
 from pathlib import Path
@@ -24,8 +26,10 @@ OUTPUT = flags.DEFINE_string("output", None, "Also write the results to this JSO
 def main() -> None:
     """Runs, and prints a table."""
     from gpt1_jax import evaluate
-    from gpt1_jax.files import write_json
+    from gpt1_jax.files import make_directory, write_json
 
+    if OUTPUT.value:
+        make_directory(Path(OUTPUT.value).parent, "output")
     config = evaluate.EvaluateConfig(
         source=SOURCE.value,
         splits=tuple(SPLIT.value),

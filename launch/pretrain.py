@@ -19,12 +19,11 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: made, or cont
 
 def main() -> None:
     """Runs, and prints the result and what may come next."""
-    from gpt1_jax import pretrain
+    from gpt1_jax import evaluate, pretrain
 
     result = pretrain.run(CONFIG.value, WORKDIR.value)
-    print(
-        "\n".join(f"heldout {name.removeprefix('heldout_'):14} {value:.4f}" for name, value in result.metrics.items())
-    )
+    if result.metrics:
+        print(evaluate.results_table(result.metrics))
     print(
         f"\nresults are in {WORKDIR.value}; next:\n"
         f"  python launch/generate.py --checkpoint={WORKDIR.value} --prompt='...'\n"

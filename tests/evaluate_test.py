@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from gpt1_jax import InputError, evaluate, load_pretrained, predict
+from gpt1_jax import InputError, evaluate, load_pretrained, predict, save_pretrained
 
 
 def test_the_loss_of_a_text_is_the_mean_over_all_its_tokens(pretrained, tmp_path):
@@ -34,12 +34,17 @@ def test_a_pretrained_run_is_evaluated_on_its_own_heldout_text(pretrained):
     assert result["loss"] == pytest.approx(stored["heldout_loss"], rel=1e-5)
 
 
-def test_what_cannot_be_evaluated(pretrained, corpus):
+def test_what_cannot_be_evaluated(pretrained, corpus, tmp_path):
     with pytest.raises(InputError, match="without a task head"):
         evaluate.run(pretrained, {"data": (str(corpus / "test.csv"),)})
     with pytest.raises(InputError, match="batch_size=12"):
         evaluate.run(pretrained, {"batch_size": 12})
+    with pytest.raises(InputError, match="not both"):
+        evaluate.run(pretrained, {"source": "text:a.txt", "data": ("a.csv",)})
     model, params, tokenizer = load_pretrained(pretrained)
+    save_pretrained(tmp_path / "saved", model, params, tokenizer)
+    with pytest.raises(InputError, match="no held-out text of its own"):
+        evaluate.run(tmp_path / "saved")
     with pytest.raises(InputError, match="no task head"):
         predict(model, params, tokenizer, ["good"])
 

@@ -186,4 +186,17 @@ def test_from_scratch_needs_a_tokenizer_and_takes_any_size(settings, pretrained,
 def test_bad_input_is_refused_before_anything_is_trained(settings, pretrained, tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         finetune.run(settings(**changes), tmp_path / "run", pretrained)
-    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert not (tmp_path / "run" / "config.json").exists()  # the corrected command may use the same workdir
+
+
+def test_other_rows_are_evaluated_whatever_the_run_held_out(settings, pretrained, corpus, tmp_path):
+    task = {"validation": [], "test": [], "validation_fraction": 0.2, "test_fraction": 0.1}
+    finetune.run(settings(task=task, epochs=1, n_buckets=1), tmp_path / "run", pretrained)
+    results = evaluate.run(tmp_path / "run", {"data": (str(corpus / "test.csv"),), "batch_size": 8})
+    assert set(results) == {"test"}
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 32])
+def test_a_seed_that_numpy_would_not_take_is_refused(settings, tmp_path, seed):
+    with pytest.raises(InputError, match=f"seed={seed}"):
+        finetune.run(settings(seed=seed), tmp_path / "run")

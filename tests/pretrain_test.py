@@ -150,6 +150,12 @@ def test_killed_and_started_again_ends_as_if_nothing_had_happened(config, tmp_pa
         ({"model": {"n_embd": 30, "n_head": 4}}, "n_embd=30"),
         ({"modle": {}}, "did you mean 'model'"),
         ({"optimizer": {"warmup_steps": 10}}, "warmup_steps=10"),
+        ({"n_steps": 0}, "n_steps=0"),
+        ({"accumulation_steps": 0}, "accumulation_steps=0"),
+        ({"heldout_fraction": 1.0}, "heldout_fraction=1.0"),
+        ({"seed": -1}, "seed=-1"),
+        ({"loss": {"chunk": -1}}, "loss.chunk=-1"),
+        ({"model": {"vocab_size": 5000}}, "vocab_size=5000"),
         ({"mesh": {"data": 3}}, "data=3"),
         ({"mesh": {"data": 1, "tensor": 8}}, "tensor=8"),
         ({"require_accelerator": True}, "require_accelerator"),
@@ -159,7 +165,13 @@ def test_killed_and_started_again_ends_as_if_nothing_had_happened(config, tmp_pa
 def test_bad_configs_are_refused_before_anything_is_trained(config, tmp_path, changes, message):
     with pytest.raises(InputError, match=message.replace("'", ".")):
         pretrain.run(config(**changes), tmp_path / "run")
-    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert not (tmp_path / "run" / "config.json").exists()  # the corrected command may use the same workdir
+
+
+def test_without_heldout_text_there_is_nothing_to_evaluate(config, tmp_path):
+    result = pretrain.run(config(heldout_fraction=0.0, n_steps=3), tmp_path / "run")
+    assert result.metrics == {}
+    assert json.loads((tmp_path / "run" / "results.json").read_text()) == {"n_steps": 3}
 
 
 def test_a_corpus_shorter_than_a_window_is_refused(config, tmp_path):

@@ -49,6 +49,18 @@ def test_what_cannot_be_loaded_says_why(pretrained, tmp_path):
     shutil.rmtree(copy / "checkpoints")
     with pytest.raises(InputError, match="no finished checkpoint"):
         load_pretrained(copy)
+    (copy / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(InputError, match="describes no model"):
+        load_pretrained(copy)
+
+
+def test_without_a_best_checkpoint_the_latest_is_loaded(pretrained, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(pretrained, copy)
+    config = json.loads((copy / "config.json").read_text())
+    config["best"] = {"best_metric": "validation_accuracy"}  # of which no checkpoint has a value
+    (copy / "config.json").write_text(json.dumps(config))
+    jax.tree.map(np.testing.assert_array_equal, load_pretrained(copy)[1], load_pretrained(pretrained)[1])
 
 
 def test_a_tokenizer_of_another_size_is_refused(pretrained, tmp_path):

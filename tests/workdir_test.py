@@ -125,6 +125,21 @@ if os.fork() == 0:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def test_a_run_that_made_nothing_takes_its_config_back(tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with open_workdir(tmp_path, CONFIG) as workdir:
+        workdir.forget()
+    with open_workdir(tmp_path, changed(n_steps=200)) as workdir:  # another configuration is welcome
+        assert not workdir.resumed
+        (tmp_path / "tokenizer").mkdir()
+        workdir.forget()
+    assert read_config(tmp_path)["n_steps"] == 200
+    with open_workdir(tmp_path, changed(n_steps=200)) as workdir:
+        workdir.forget()  # that of an earlier run
+    assert read_config(tmp_path)["n_steps"] == 200
+    assert (tmp_path / "notes.txt").exists()
+
+
 def test_only_process_0_touches_the_folder(tmp_path: Path):
     with open_workdir(tmp_path / "run", CONFIG, process_index=1) as workdir:
         assert not (tmp_path / "run").exists()
@@ -139,6 +154,8 @@ def test_an_unusable_folder_is_found_at_the_start(tmp_path: Path):
         open_workdir("/proc/nowhere/run", {})
     with pytest.raises(InputError, match=r"MB free, the run needs 1,000,000,000,000 MB"):
         open_workdir(tmp_path / "small", {}, min_free_bytes=10**18)
+    with pytest.raises(InputError, match="workdir=gs://bucket/run is not on a file system"):
+        open_workdir("gs://bucket/run", {})
     with pytest.raises(TypeError):
         open_workdir(tmp_path / "unwritable", {"function": print})
 

@@ -105,7 +105,7 @@ def label_index(example: Example, labels: Sequence[str]) -> int:
         answers than there are labels.
     """
     answers = example.fields.get("answers")
-    if answers is not None and len(answers) > len(labels):
+    if answers is not None and labels and len(answers) > len(labels):
         raise InputError(
             f"{example.where}: {len(answers)} answers, and labels for {len(labels)}; name one label for each"
         )
