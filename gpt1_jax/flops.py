@@ -40,13 +40,14 @@ def train_flops_per_token(config: GPT1Config, length: int) -> float:
 def device_peak_flops() -> tuple[float, str]:
     """FLOP/s of one device and where the figure comes from: "data sheet" or "measured".
 
-    A device that is not in the table is measured with a float32 matrix product (about half a second).
+    A device that is not in the table is measured with a float32 matrix product (about half a second). The CPU's
+    devices, simulated ones too, share its cores.
     """
     device = jax.local_devices()[0]
     kinds = [kind for kind in PEAK_FLOPS if device.device_kind.startswith(kind)]
     if kinds:
         return PEAK_FLOPS[max(kinds, key=len)], "data sheet"
-    return measured_matmul_flops() / jax.local_device_count(), "measured"
+    return measured_matmul_flops() / (jax.local_device_count() if device.platform == "cpu" else 1), "measured"
 
 
 def measured_matmul_flops(n: int = 1536, repeats: int = 5) -> float:

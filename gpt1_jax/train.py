@@ -170,7 +170,7 @@ class LoopConfig:
 
 
 class Interrupted(Exception):
-    """SIGTERM or Ctrl-C ended the run between two updates; what was done is saved.
+    """SIGTERM or Ctrl-C ended the run between two updates; what was done, if anything, is saved.
 
     Attributes:
       signum: the signal.
@@ -178,12 +178,13 @@ class Interrupted(Exception):
     """
 
     def __init__(self, signum: int, step: int) -> None:
-        super().__init__(f"{signal.Signals(signum).name} after step {step}: saved; start the same command to continue")
+        when = f"after step {step}: saved; start the same command again to continue" if step else "before step 1"
+        super().__init__(f"{signal.Signals(signum).name} {when}")
         self.signum, self.step = signum, step
 
 
 class Diverged(RuntimeError):
-    """The loss is not a number any more; nothing of it was saved."""
+    """The loss or its gradient is not a number any more; nothing of it was saved."""
 
 
 def fit(
@@ -212,7 +213,7 @@ def fit(
       n_steps: updates in all.
       mesh: where the global batch lives; current while the loop runs.
       loop: intervals.
-      checkpointer: takes the state at `save_every`, after an evaluation that may decide what is best, and at the end.
+      checkpointer: takes the state at `save_every` and at the end, with the evaluation of that step if there is one.
       writer: takes the metrics.
       progress: shows them.
       meta: stored beside each checkpoint.
@@ -224,7 +225,7 @@ def fit(
 
     Raises:
       Interrupted: SIGTERM or Ctrl-C; saved if a step was done.
-      Diverged: the loss became NaN or infinite.
+      Diverged: the loss or its gradient became NaN or infinite.
     """
     step = done_before = int(state.step)
     metrics: Metrics = {}
@@ -268,11 +269,15 @@ def fit(
 def _check_finite(metrics: Metrics, step: int, checkpointer: Checkpointer) -> dict[str, float]:
     values = {k: float(v) for k, v in jax.device_get(metrics).items()}
     values = dict(sorted(values.items(), key=lambda item: item[0] != "loss"))  # the loss first
-    if not np.isfinite(values.get("loss", 0.0)):
-        raise Diverged(
-            f"loss is {values['loss']} at step {step}; the last good checkpoint is step {checkpointer.latest_step()}. "
-            f"Lower optimizer.learning_rate or lengthen the warm-up, and start the same command again in a new workdir"
-        )
+    # A gradient that is no number has spoilt the parameters, though the loss shows it only at the next step.
+    for name in ("loss", "grad_norm"):
+        if not np.isfinite(values.get(name, 0.0)):
+            last = checkpointer.latest_step()
+            kept = "there is no checkpoint yet" if last is None else f"the last good checkpoint is step {last}"
+            raise Diverged(
+                f"{name} is {values[name]} at step {step}; {kept}. Lower optimizer.learning_rate or lengthen the "
+                "warm-up, and start the same command again in a new workdir"
+            )
     return values
 
 
