@@ -27,6 +27,7 @@ import numpy as np
 from absl import logging
 
 from gpt1_jax.data.buckets import Plan, check_buckets, choose_buckets, plan_batches
+from gpt1_jax.data.hosts import host_rows
 from gpt1_jax.errors import InputError
 from gpt1_jax.tasks.examples import Example, label_index
 from gpt1_jax.tasks.spec import FIELDS, OPTIONAL_FIELDS
@@ -192,20 +193,11 @@ class TrainBatches(grain.MapDataset):
     Each epoch of `steps_per_epoch` = ceil(N / B) steps holds every example once, in a new order.
     """
 
-    def __init__(
-        self,
-        split: EncodedSplit,
-        batch_size: int,
-        seed: int,
-        buckets: tuple[int, ...],
-        host_index: int,
-        host_count: int,
-    ):
+    def __init__(self, split: EncodedSplit, batch_size: int, seed: int, buckets: tuple[int, ...], rows: slice):
         super().__init__()
         self.buckets = buckets
         self.steps_per_epoch = -(-len(split) // batch_size)
-        self._split, self._batch_size, self._seed = split, batch_size, seed
-        self._host_rows = _host_rows(batch_size, host_index, host_count)
+        self._split, self._batch_size, self._seed, self._host_rows = split, batch_size, seed, rows
         self._plan = functools.lru_cache(maxsize=2)(self._plan_epoch)  # threads may be at work on two epochs
 
     def __len__(self) -> int:
@@ -232,14 +224,11 @@ class TrainBatches(grain.MapDataset):
 class EvalBatches(grain.MapDataset):
     """A finite dataset of ceil(N / B) batches that hold every example exactly once, short ones first."""
 
-    def __init__(
-        self, split: EncodedSplit, batch_size: int, buckets: tuple[int, ...], host_index: int, host_count: int
-    ):
+    def __init__(self, split: EncodedSplit, batch_size: int, buckets: tuple[int, ...], rows: slice):
         super().__init__()
         self.buckets = buckets
-        self._split = split
+        self._split, self._host_rows = split, rows
         self._plan = plan_batches(split.lengths, np.arange(len(split)), batch_size, buckets)
-        self._host_rows = _host_rows(batch_size, host_index, host_count)
 
     def __len__(self) -> int:
         return len(self._plan.rows)
@@ -270,14 +259,14 @@ def train_batches(
     Raises:
       InputError: for an unlabelled split, or a value that does not fit.
     """
-    _check_batching(split, batch_size, host_index, host_count)
     if (split.labels < 0).any():
         raise InputError(
             f"split {split.name!r}: {(split.labels < 0).sum()} examples have no label; train on a labelled split"
         )
     if seed < 0:
-        raise InputError(f"seed={seed}: 0 or more is allowed")
-    return TrainBatches(split, batch_size, seed, _buckets(split, buckets), host_index, host_count)
+        raise InputError(f"seed={seed} must be at least 0")
+    rows = host_rows(batch_size, host_index, host_count)
+    return TrainBatches(split, batch_size, seed, _buckets(split, buckets), rows)
 
 
 def eval_batches(
@@ -293,30 +282,14 @@ def eval_batches(
     Raises:
       InputError: for a value that does not fit.
     """
-    _check_batching(split, batch_size, host_index, host_count)
-    return EvalBatches(split, batch_size, _buckets(split, buckets), host_index, host_count)
+    rows = host_rows(batch_size, host_index, host_count)
+    return EvalBatches(split, batch_size, _buckets(split, buckets), rows)
 
 
 def _buckets(split: EncodedSplit, buckets: Sequence[int] | None) -> tuple[int, ...]:
     if buckets is None:
         return choose_buckets(split.lengths, split.n_ctx)
     return check_buckets(buckets, int(split.lengths.max()), split.n_ctx)
-
-
-def _check_batching(split: EncodedSplit, batch_size: int, host_index: int, host_count: int) -> None:
-    if batch_size < 1:
-        raise InputError(f"batch_size={batch_size}: 1 or more is allowed")
-    if not 0 <= host_index < host_count:
-        raise InputError(f"host_index={host_index}: 0 to host_count - 1 = {host_count - 1} are allowed")
-    if batch_size % host_count:
-        raise InputError(
-            f"batch_size={batch_size}: does not divide over {host_count} hosts; use a multiple of {host_count}"
-        )
-
-
-def _host_rows(batch_size: int, host_index: int, host_count: int) -> slice:
-    per_host = batch_size // host_count
-    return slice(host_index * per_host, (host_index + 1) * per_host)
 
 
 def _assemble(split: EncodedSplit, rows: np.ndarray, length: int) -> Batch:

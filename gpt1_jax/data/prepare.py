@@ -75,9 +75,9 @@ def prepare_shards(
     split = Split() if split is None else split
     for name, value in (("parts", parts), ("workers", workers), ("shard_bytes", shard_bytes)):
         if value < 1:
-            raise InputError(f"{name}={value}: has to be at least 1")
+            raise InputError(f"{name}={value} must be at least 1")
     if part is not None and not 0 <= part < parts:
-        raise InputError(f"part={part}: has to be in 0 to parts - 1 = {parts - 1}, or None for all of them")
+        raise InputError(f"part={part} must be from 0 to parts - 1 = {parts - 1}, or None for all of them")
     settings = {
         "source": describe_source(source),
         "tokenizer": tokenizer.fingerprint,

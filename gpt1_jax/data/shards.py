@@ -216,7 +216,7 @@ class TokenShards:
         """
         directory = Path(directory)
         if side not in SIDES:
-            raise InputError(f"side={side!r}: has to be one of {', '.join(SIDES)}")
+            raise InputError(f"side={side!r} must be one of {', '.join(SIDES)}")
         parts = read_parts(directory)
         shards = [(folder, shard.sides[side]) for folder, part in parts for shard in part.shards if side in shard.sides]
         manifest = parts[0][1]

@@ -57,7 +57,7 @@ class SourceSpec:
         kind, colon, target = source.partition(":")
         if not colon or kind not in KINDS or not target.strip():
             raise InputError(
-                f"source={source!r}: has to be text:GLOB, jsonl:GLOB#FIELD or tfds:NAME[/CONFIG][/SPLIT][#FIELD]"
+                f"source={source!r} must be text:GLOB, jsonl:GLOB#FIELD or tfds:NAME[/CONFIG][/SPLIT][#FIELD]"
             )
         if kind == "text":
             return cls(kind, target, None)
@@ -75,9 +75,9 @@ def read_documents(
         is not there. The message says where and what to do.
     """
     if not 0 <= part < parts:
-        raise InputError(f"part={part}: has to be in 0 to parts - 1 = {parts - 1}")
+        raise InputError(f"part={part} must be from 0 to parts - 1 = {parts - 1}")
     if max_document_bytes < _MIN_DOCUMENT_BYTES:
-        raise InputError(f"max_document_bytes={max_document_bytes}: has to be at least {_MIN_DOCUMENT_BYTES}")
+        raise InputError(f"max_document_bytes={max_document_bytes} must be at least {_MIN_DOCUMENT_BYTES}")
     if not isinstance(source, str):
         yield from source[part::parts]
         return

@@ -39,7 +39,7 @@ class Split:
 
     def __post_init__(self) -> None:
         if not 0 <= self.heldout_fraction < 1:
-            raise InputError(f"heldout_fraction={self.heldout_fraction}: has to be at least 0 and below 1")
+            raise InputError(f"heldout_fraction={self.heldout_fraction} must be at least 0 and below 1")
 
     @classmethod
     def excluding(cls, texts: Iterable[str], *, heldout_fraction: float = 0.01, seed: int = 0) -> Split:

@@ -68,7 +68,7 @@ def open_tfds(target: str, field: str | None = None) -> TfdsSource:
     config = rest.pop(0) if rest and rest[0].partition(":")[0] in configs else None
     if len(rest) > 1 or (rest and not rest[0]):
         known = f"its configs are {', '.join(sorted(configs)[:20])}" if configs else "it has no configs"
-        raise InputError(f"source='tfds:{target}': has to be tfds:NAME[/CONFIG][/SPLIT]; {known}")
+        raise InputError(f"source='tfds:{target}' must be tfds:NAME[/CONFIG][/SPLIT]; {known}")
     split = rest[0] if rest else "train"
     full_name = name if config is None else f"{name}/{config}"
     try:

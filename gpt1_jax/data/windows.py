@@ -22,6 +22,7 @@ import grain
 import numpy as np
 from absl import logging
 
+from gpt1_jax.data.hosts import host_rows
 from gpt1_jax.errors import InputError
 
 Batch = dict[str, np.ndarray]
@@ -54,21 +55,13 @@ class _Rows:
 
     def __post_init__(self) -> None:
         if self.n_ctx < 2:
-            raise InputError(f"n_ctx={self.n_ctx}: has to be at least 2, a token and the next one")
-        if self.batch_size < 1:
-            raise InputError(f"batch_size={self.batch_size}: has to be at least 1")
-        if self.batch_size % self.host_count:
-            raise InputError(
-                f"batch_size={self.batch_size}: does not divide over {self.host_count} hosts; take a multiple of that"
-            )
-        if not 0 <= self.host_index < self.host_count:
-            raise InputError(f"host_index={self.host_index}: has to be in 0 to {self.host_count - 1}")
+            raise InputError(f"n_ctx={self.n_ctx} must be at least 2, a token and the next one")
+        host_rows(self.batch_size, self.host_index, self.host_count)
 
     def of_batch(self, step: int) -> range:
         """The numbers of this host's rows of batch `step`, counted over all batches."""
-        per_host = self.batch_size // self.host_count
-        start = step * self.batch_size + self.host_index * per_host
-        return range(start, start + per_host)
+        rows = host_rows(self.batch_size, self.host_index, self.host_count)
+        return range(step * self.batch_size + rows.start, step * self.batch_size + rows.stop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +143,7 @@ def train_windows(
     """
     rows = _Rows(n_ctx, batch_size, host_index, host_count)
     if seed < 0:
-        raise InputError(f"seed={seed}: has to be 0 or more")
+        raise InputError(f"seed={seed} must be at least 0")
     if stream.n_tokens < n_ctx:
         raise InputError(
             f"the corpus has {stream.n_tokens} training tokens, fewer than a window of n_ctx={n_ctx}; give more text, "
@@ -250,7 +243,7 @@ def heldout_windows(
     if stream.n_tokens < 2:
         raise InputError(f"the held-out text has {stream.n_tokens} tokens, at least 2 are needed; give more text")
     if max_batches is not None and max_batches < 1:
-        raise InputError(f"max_batches={max_batches}: has to be at least 1, or None for all")
+        raise InputError(f"max_batches={max_batches} must be at least 1, or None for all")
     n_windows = -(-(stream.n_tokens - 1) // (n_ctx - 1))
     n_chosen = n_windows if max_batches is None else min(n_windows, max_batches * batch_size)
     windows = HeldoutWindows(stream, rows, np.arange(n_chosen, dtype=np.int64) * n_windows // n_chosen)

@@ -242,8 +242,8 @@ def test_bucketing_off_is_one_shape():
     ("change", "message"),
     [
         ({"batch_size": 0}, "batch_size=0"),
-        ({"batch_size": 6, "host_count": 4}, "batch_size=6: does not divide over 4 hosts"),
-        ({"host_index": 2, "host_count": 2}, "host_index=2: 0 to host_count - 1 = 1"),
+        ({"batch_size": 6, "host_count": 4}, "batch_size=6 does not divide over 4 hosts"),
+        ({"host_index": 2, "host_count": 2}, "host_index=2 must be from 0 to host_count - 1 = 1"),
         ({"seed": -1}, "seed=-1"),
         ({"buckets": (8,)}, "longest example has 20 tokens"),
         ({"buckets": (128,)}, "n_ctx=64"),

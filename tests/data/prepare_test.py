@@ -275,10 +275,10 @@ def test_no_text_at_all(tokenizer, tmp_path):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"workers": 0}, "workers=0: has to be at least 1"),
-        ({"parts": 0}, "parts=0: has to be at least 1"),
-        ({"part": 2, "parts": 2}, "part=2: has to be in 0 to parts - 1 = 1"),
-        ({"shard_bytes": 0}, "shard_bytes=0: has to be at least 1"),
+        ({"workers": 0}, "workers=0 must be at least 1"),
+        ({"parts": 0}, "parts=0 must be at least 1"),
+        ({"part": 2, "parts": 2}, "part=2 must be from 0 to parts - 1 = 1"),
+        ({"shard_bytes": 0}, "shard_bytes=0 must be at least 1"),
     ],
 )
 def test_settings_out_of_range(texts, tokenizer, tmp_path, setting, message):

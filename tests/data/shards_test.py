@@ -113,5 +113,5 @@ def test_manifests_of_another_form(directory, change, message):
 def test_nothing_there(tmp_path):
     with pytest.raises(InputError, match="holds no token shards"):
         TokenShards.open(tmp_path / "absent")
-    with pytest.raises(InputError, match="side='test': has to be one of train, heldout"):
+    with pytest.raises(InputError, match="side='test' must be one of train, heldout"):
         TokenShards.open(tmp_path, "test")

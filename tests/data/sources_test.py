@@ -58,7 +58,7 @@ def test_parts_are_disjoint_and_complete(tmp_path):
         whole = read(source, max_document_bytes=16)
         parts = [read(source, part=part, parts=3, max_document_bytes=16) for part in range(3)]
         assert [whole[part::3] for part in range(3)] == parts
-    with pytest.raises(InputError, match="part=3: has to be in 0 to parts - 1 = 2"):
+    with pytest.raises(InputError, match="part=3 must be from 0 to parts - 1 = 2"):
         read(["a"], part=3, parts=3)
 
 
@@ -75,7 +75,7 @@ def test_long_files_are_cut_without_loss(tmp_path, limit, unit):
 
 
 def test_max_document_bytes_has_a_lower_limit():
-    with pytest.raises(InputError, match="max_document_bytes=3: has to be at least 16"):
+    with pytest.raises(InputError, match="max_document_bytes=3 must be at least 16"):
         read(["a"], max_document_bytes=3)
 
 
@@ -87,9 +87,9 @@ def test_a_byte_order_mark_is_dropped_from_the_first_piece_only(tmp_path):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("corpus/*.txt", "source='corpus/.*has to be text:GLOB, jsonl:GLOB#FIELD or tfds:NAME"),
-        ("csv:a.csv", "has to be text:GLOB"),
-        ("text:", "has to be text:GLOB"),
+        ("corpus/*.txt", "source='corpus/.*must be text:GLOB, jsonl:GLOB#FIELD or tfds:NAME"),
+        ("csv:a.csv", "must be text:GLOB"),
+        ("text:", "must be text:GLOB"),
         ("text:{0}/corpsu/*.txt", "no file matches: '.*' has no 'corpsu'; did you mean '.*/corpus'"),
         ("text:{0}/corpus/b.text", "has no 'b.text'; did you mean '.*/corpus/b.txt'"),
         ("text:{0}/corpus/*.tex", r"has no '\*.tex'; did you mean '.*/corpus/.*.txt'"),
