@@ -12,7 +12,8 @@ from ml_collections import config_flags
 
 from gpt1_jax import cli
 
-CONFIG = config_flags.DEFINE_config_file("config", "configs/finetune.py", "FILE.py[:TASK]; tasks: custom.")
+CONFIG = config_flags.DEFINE_config_file("config", None, "configs/finetune.py[:TASK]; tasks: custom. Required.")
+flags.mark_flag_as_required("config")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: made, or continued.", required=True)
 INIT_FROM = flags.DEFINE_string("init_from", None, "Pre-trained model: a workdir. Default: trained from scratch.")
 

@@ -12,8 +12,9 @@ from ml_collections import config_flags
 from gpt1_jax import cli
 
 CONFIG = config_flags.DEFINE_config_file(
-    "config", "configs/pretrain.py", "FILE.py[:SIZE]; sizes: gpt1, small, quickstart."
+    "config", None, "configs/pretrain.py[:SIZE]; sizes: gpt1, small, quickstart. Required."
 )
+flags.mark_flag_as_required("config")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: made, or continued.", required=True)
 
 

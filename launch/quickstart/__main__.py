@@ -28,8 +28,8 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SEEDS = (0, 1, 2)
 STARTS = ("pretrained", "scratch")
 GRID = {  # training sentences -> (learning rate, epochs) to try: the same for both sides
-    reviews.FEW: ((5e-4, 5), (1e-3, 5), (2e-3, 5)),
-    reviews.ALL: ((5e-4, 3), (1e-3, 3)),
+    reviews.FEW: ((1e-3, 5), (2e-3, 5), (1e-3, 10)),
+    reviews.ALL: ((1e-3, 1), (5e-4, 2), (1e-3, 2), (2e-3, 2)),
 }
 PROMPTS = ("the film is", "the acting was", "i watched this movie with my")
 
@@ -189,6 +189,9 @@ def finetune(
     config.epochs = epochs
     config.seed = seed
     config.n_buckets = 3
+    config.loss.chunk = 16
+    for site in ("embd", "attn", "resid", "clf"):
+        config.model[f"{site}_pdrop"] = 0.1  # the paper's, also where pre-training did without
     if start == "scratch":
         config.tokenizer = str(pretrained)
         architecture = json.loads((pretrained / "config.json").read_text(encoding="utf-8"))["model"]
