@@ -6,20 +6,22 @@ import logging as standard_logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 
-from absl import app, logging
+from absl import app, flags, logging
+
+from gpt1_jax.errors import InputError
 
 
 def run(main: Callable[[], None]) -> None:
     """Runs `main` under absl.
 
-    Exit status: 0 done, 2 bad input (one line on stderr), 1 a bug or a diverged run, 128 + signal when SIGTERM or
-    Ctrl-C ended the run after saving it, so that a scheduler knows that it is not finished.
+    Exit status: 0 done, 2 bad input or bad flags (one message on stderr), 1 a bug or a diverged run, 128 + signal when
+    SIGTERM or Ctrl-C ended the run after saving it, so that a scheduler knows that it is not finished.
     """
 
     def wrapped(argv: list[str]) -> None:
-        from gpt1_jax.errors import InputError
         from gpt1_jax.train import Diverged, Interrupted
 
         try:
@@ -43,4 +45,30 @@ def run(main: Callable[[], None]) -> None:
     logging.set_verbosity(logging.INFO)
     standard_logging.getLogger("jax").setLevel(standard_logging.WARNING)  # at INFO it lists the backends it lacks
     logging.get_absl_handler().setFormatter(None)
-    app.run(wrapped)
+    app.run(wrapped, flags_parser=_parse)
+
+
+def _parse(argv: list[str]) -> list[str]:
+    """Parses the flags as absl does, but what is wrong with them ends like other bad input."""
+    try:
+        rest = flags.FLAGS(argv)
+        if "config" in flags.FLAGS:
+            hasattr(flags.FLAGS["config"].value, "to_dict")  # a file that is not there is reported on first use only
+        return rest
+    except (flags.Error, OSError) as error:
+        message = _reason(error)
+    except (AttributeError, KeyError) as error:
+        if not traceback.extract_tb(error.__traceback__)[-1].filename.endswith("config_dict.py"):
+            raise
+        key = error.args[0].args[0] if isinstance(error.args[0], KeyError) else error.args[0]
+        message = f"--config has no such key: {key}"
+    print("error:", " ".join(message.split()), file=sys.stderr)
+    sys.exit(2)
+
+
+def _reason(error: BaseException) -> str:
+    """The message of the `InputError` that a config file raised, without the traces around it; else the error's own."""
+    chain = [error]
+    while chain[-1].__context__ is not None:
+        chain.append(chain[-1].__context__)
+    return str(next((e for e in reversed(chain) if isinstance(e, InputError)), error))
