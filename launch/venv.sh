@@ -19,7 +19,7 @@ python=.venv/bin/python
 if [ ! -x "$python" ]; then
   interpreter=$(find_python)
   echo "making .venv with $("$interpreter" --version)"
-  "$interpreter" -m venv .venv || { echo "error: python3 -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+  "$interpreter" -m venv .venv || { rm -rf .venv; echo "error: python3 -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 fi
 # Install again only when what is asked for has changed.
 stamp=".venv/installed-${1:-base}"

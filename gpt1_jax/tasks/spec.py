@@ -240,6 +240,9 @@ def custom(
         can_split = train is not None and validation is None and "train" not in unlabelled
         validation_fraction = DEFAULT_VALIDATION_FRACTION if can_split else 0.0
     held_out = {"validation": validation_fraction, "test": test_fraction}
+    for split, fraction in held_out.items():
+        if not 0 <= fraction < 1:
+            raise InputError(f"{split}_fraction={fraction} must be at least 0 and below 1")
     if fields is None:
         fields = {field: field for field in FIELDS[kind]}
     return TaskSpec(

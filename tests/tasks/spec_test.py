@@ -76,7 +76,7 @@ def test_a_trip_through_json():
         ({"train": []}, r"sources\['train'\]: no file given"),
         ({"unlabelled": ("test",)}, "unlabelled: 'test' is not one of 'train'"),
         ({"validation": "v.csv", "validation_fraction": 0.2}, r"held_out\['validation'\]: the split has its own files"),
-        ({"validation_fraction": 1.5}, r"held_out\['validation'\]=1\.5"),
+        ({"validation_fraction": 1.5}, r"validation_fraction=1\.5"),
         ({"validation_fraction": 0.5, "test_fraction": 0.5}, "leave nothing to train on"),
         ({"train": None, "test": "t.csv", "validation_fraction": 0.1}, "from a labelled 'train' split"),
         ({"unlabelled": ("train",), "test_fraction": 0.1}, "from a labelled 'train' split"),

@@ -1,0 +1,59 @@
+"""Files that are whole or not there, and what is suggested instead of a missing one."""
+
+import hashlib
+import os
+
+import pytest
+
+from gpt1_jax.errors import InputError, did_you_mean, quoted
+from gpt1_jax.files import (
+    first_missing,
+    make_directory,
+    read_json,
+    sha256_of_file,
+    similar,
+    write_atomically,
+    write_json,
+)
+
+
+def test_what_was_written_is_read_back(tmp_path):
+    write_json(tmp_path / "a.json", {"text": "größe"})
+    assert read_json(tmp_path / "a.json", "a test") == {"text": "größe"}
+    assert sha256_of_file(tmp_path / "a.json") == hashlib.sha256((tmp_path / "a.json").read_bytes()).hexdigest()
+    for damaged in ('{"text": ', "[1]"):
+        (tmp_path / "a.json").write_text(damaged)
+        with pytest.raises(InputError, match="is not a test"):
+            read_json(tmp_path / "a.json", "a test")
+
+
+def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(tmp_path, monkeypatch):
+    write_atomically(tmp_path / "a", b"old")
+
+    def no_space(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(tmp_path / "a", b"new")
+    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("a", b"old")]
+
+
+def test_a_folder_that_cannot_be_made_names_its_setting(tmp_path):
+    make_directory(tmp_path / "a" / "b", "output")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"output=.*file/b': cannot create"):
+        make_directory(tmp_path / "file" / "b", "output")
+
+
+def test_suggestions(tmp_path):
+    (tmp_path / "reviews").mkdir()
+    missing = first_missing(tmp_path / "review" / "deep" / "a.csv")
+    assert missing == tmp_path / "review"
+    assert similar(missing) == [tmp_path / "reviews"]
+    assert similar(tmp_path / "unlike") == []
+    assert similar(tmp_path / "nowhere" / "a") == []
+    assert did_you_mean("lable", ["text", "label"]) == "; did you mean 'label'?"
+    assert did_you_mean("xyz", ["text", "label"]) == ""
+    assert quoted(["a", "b"]) == "'a', 'b'"
