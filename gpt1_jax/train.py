@@ -6,6 +6,7 @@ A train step is `(state, batch) -> (state, metrics)`. The batch of step s and it
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import signal
 import threading
@@ -30,6 +31,11 @@ from gpt1_jax.optim import Schedule
 from gpt1_jax.sharding import batch_sharding, to_global, tree_shardings
 
 HostBatch = Mapping[str, np.ndarray]
+
+MAX_IN_FLIGHT = 8
+"""Updates that may be dispatched and not yet done: enough to keep devices busy. Without a limit hundreds of batches
+pile up, a stop waits for all of them, and simulated CPU devices run out of threads and hang in their collectives.
+"""
 
 
 @flax.struct.dataclass
@@ -229,6 +235,7 @@ def fit(
     """
     step = done_before = int(state.step)
     metrics: Metrics = {}
+    in_flight: collections.deque[Metrics] = collections.deque()
     results: dict[str, float] | None = None
 
     def save(results: dict[str, float] | None) -> None:
@@ -241,6 +248,9 @@ def fit(
             batch = next(batches)
             state, metrics = train_step(state, to_global(dict(batch), mesh), schedules)
             step += 1
+            in_flight.append(metrics)
+            if len(in_flight) > MAX_IN_FLIGHT:
+                jax.block_until_ready(in_flight.popleft())
             n_tokens = batch["tokens"].size * jax.process_count()
             progress.advance(step, tokens=n_tokens, flops=n_tokens * flops_per_token(batch["tokens"].shape[-1]))
             last = step == n_steps

@@ -12,11 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.losses import Objective, lm_objective, task_objective
+from gpt1_jax.metrics import MetricsWriter, Progress, read_metrics
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 from gpt1_jax.optim import OptimizerConfig, Schedule, make_optimizer, make_schedule
 from gpt1_jax.sharding import MeshConfig, make_mesh, to_global, tree_shardings
-from gpt1_jax.train import TrainState, initial_state, jit_train_step, make_train_step
+from gpt1_jax.train import (
+    MAX_IN_FLIGHT,
+    LoopConfig,
+    TrainState,
+    fit,
+    initial_state,
+    jit_train_step,
+    make_train_step,
+)
 
 N_STEPS = 10
 CONFIG = GPT1Config(vocab_size=50, n_special=3, n_ctx=8, n_embd=16, n_head=4, n_layer=1)
@@ -180,3 +190,62 @@ def test_each_step_has_its_own_key_and_the_gradients_before_clipping():
     assert history(1) == whole
     for metrics, expected in zip(history(3), whole, strict=True):  # micro-batches share the step's key, keep their rows
         assert metrics == pytest.approx(expected, rel=1e-6)
+
+
+class Unfinished:
+    """A metric of an update that the devices have not done yet."""
+
+    running = 0
+    most_running = 0
+
+    def __init__(self, value: float) -> None:
+        self.value, self.is_done = value, False
+        Unfinished.running += 1
+        Unfinished.most_running = max(Unfinished.running, Unfinished.most_running)
+
+    def block_until_ready(self) -> None:
+        Unfinished.running -= not self.is_done
+        self.is_done = True
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        self.block_until_ready()
+        return np.array(self.value)
+
+
+def test_loop(devices, tmp_path):
+    """It reports, evaluates and saves when it is told to, from where the state stands, and does not run ahead."""
+
+    def one_update(state: TrainState, batch: Any, schedules: Any) -> tuple[TrainState, dict[str, Any]]:
+        assert batch["tokens"].shape == (2, 4)
+        return state.replace(step=state.step + 1), {"loss": Unfinished(float(state.step))}
+
+    evaluated = []
+
+    def evaluate(state: TrainState) -> dict[str, float]:
+        evaluated.append(int(state.step))
+        return {"heldout_loss": 1.0 / int(state.step)}
+
+    with Checkpointer(tmp_path / "checkpoints", keep_latest=9) as checkpointer, MetricsWriter(tmp_path) as writer:
+        state, results = fit(
+            TrainState(jnp.int32(5), {"w": jnp.zeros(2)}, (), jax.random.key(0)),
+            one_update,
+            iter([{"tokens": np.zeros((2, 4), np.int32)}] * 100),
+            schedules={},
+            n_steps=73,
+            mesh=make_mesh(MeshConfig(), devices=devices[:1]),
+            loop=LoopConfig(log_every=30, eval_every=25, save_every=40),
+            checkpointer=checkpointer,
+            writer=writer,
+            progress=Progress(73, start_step=5, peak_flops=1.0, process_index=1),
+            meta={"epoch": 2},
+            flops_per_token=lambda length: 1.0,
+            evaluate=evaluate,
+        )
+        assert checkpointer.all_steps() == [40, 73]
+    assert int(state.step) == 73
+    assert evaluated == [25, 50, 73]
+    assert results == {"heldout_loss": 1 / 73}
+    lines = read_metrics(tmp_path)
+    assert {m["step"]: m["loss"] for m in lines if "loss" in m} == {30: 29, 60: 59, 73: 72}
+    assert [m["step"] for m in lines if "heldout_loss" in m] == [25, 50, 73]
+    assert Unfinished.most_running == MAX_IN_FLIGHT + 1
