@@ -154,10 +154,11 @@ def test_invisible_slots_have_no_influence_at_all(name, kernel):
 
 
 @every_kernel
-def test_scores_far_below_zero_stay_causal(kernel):
-    """A mask that adds a number to the scores fails once all of them are lower than it."""
+def test_causal_however_far_apart_the_scores_are(kernel):
+    """A mask that adds a number to the scores, or puts one in their place, fails once they are further down."""
     case = given("whole")
-    shift = {"q": case["q"].at[..., 0].set(-3e4), "k": case["k"].at[..., 0].set(3e4)}
+    k = jnp.where(np.arange(7)[:, None] < 4, -1e5, 1e5)
+    shift = {"q": case["q"].at[..., 0].set(1e5), "k": case["k"].at[..., 0].set(k)}
     out = call(case, kernel, **shift)
     np.testing.assert_allclose(out[:, 0], case["v"][:, 0], rtol=0, atol=1e-6)
     changed = {"v": case["v"].at[:, 4:].set(1e4)}

@@ -65,6 +65,25 @@ def test_lines_are_independent_also_when_shifted_or_permuted(rate):
         assert np.abs(z).max() < 7  # of 37,000; a copy has 45
 
 
+def test_no_line_is_a_copy_of_another():
+    """Among all lines of a mask none is another one, moved or XORed; by chance that takes 10^7 such masks.
+
+    With one 32-bit word for each line and column + word (or column ^ word) hashed, there would be about eight copies.
+    """
+    n, n_lines = 64, 4 * 16 * 512
+    bits = draw(key_words(10), (4, 16, 512, 2 * n), 0.5).reshape(n_lines, 2 * n)
+
+    def packed(bits: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(np.packbits(bits, axis=1)).view(np.uint64)[:, 0]
+
+    lines = np.sort(packed(bits[:, :n]))
+    assert (lines[1:] != lines[:-1]).all()
+    for k in range(1, n):
+        for moved in (packed(bits[:, k : k + n]), packed(bits[:, np.arange(n) ^ k])):
+            at = np.searchsorted(lines, moved)
+            assert (lines[np.minimum(at, n_lines - 1)] != moved).all(), k
+
+
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])
 def test_neighbours_are_independent(rate, axis):

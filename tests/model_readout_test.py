@@ -68,6 +68,9 @@ def test_shapes(kind):
     assert out["logits"].dtype == jnp.float32
     assert out["task_nll"].shape == (5,)
     assert out["lm_nll"].shape == (5, STREAMS[kind], 7)
+    rounded = compiled(kind, dataclasses.replace(CONFIG, dtype="bfloat16"))(given)
+    assert {x.dtype.name for x in rounded.values()} == {"float32"}
+    np.testing.assert_allclose(rounded["logits"], out["logits"], rtol=0, atol=0.1)
     expected = -jax.nn.log_softmax(out["logits"])[np.arange(5), given["label"]]
     np.testing.assert_allclose(out["task_nll"], expected, rtol=1e-5)
 

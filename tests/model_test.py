@@ -296,11 +296,11 @@ def test_bfloat16_is_close_to_float32():
         assert np.linalg.norm(x - expected) < 0.04 * np.linalg.norm(expected), path
 
 
-def test_layer_norm_statistics_are_float32_in_bfloat16():
-    """A large common offset: statistics in bfloat16 could not tell the numbers apart."""
-    config = dataclasses.replace(CONFIG, dtype="bfloat16")
-    norm = model_module._layer_norm(config)
-    x = jnp.asarray(300 + 2 * np.random.default_rng(0).integers(0, 2, (4, 16)), jnp.bfloat16)
+@pytest.mark.parametrize(("dtype", "offset", "step"), [("float32", 5000, 1), ("bfloat16", 300, 2)])
+def test_layer_norm_keeps_its_digits(dtype, offset, step):
+    """A large common offset, which E[x^2] - E[x]^2 does not survive, nor do statistics in bfloat16."""
+    norm = model_module._layer_norm(dataclasses.replace(CONFIG, dtype=dtype))
+    x = jnp.asarray(offset + step * np.random.default_rng(0).integers(0, 2, (4, 16)), dtype)
     variables = norm.init(jax.random.key(0), x)
     exact = np.float64(x) - np.float64(x).mean(-1, keepdims=True)
     exact /= np.sqrt(exact.var(-1, keepdims=True) + 1e-5)
