@@ -36,7 +36,6 @@ def get_config(size: str = "gpt1") -> ConfigDict:
         config.optimizer.warmup_steps = 500
 
     if size == "quickstart":
-        config.tokenizer.lowercase = True
         config.model.vocab_size = 4_096
         config.model.n_layer = 2
         config.model.n_embd = 128

@@ -221,7 +221,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             make_optimizer(config.optimizer),
             _compiled_train_step(
                 model,
-                dataclasses.replace(config.optimizer, learning_rate=0.0),  # the schedule's, not the step's
+                _without_schedule(config.optimizer),
                 config.loss,
                 config.accumulation_steps,
                 mesh,
@@ -283,6 +283,11 @@ def starting_point(config: FinetuneConfig, init_from: str | Path | None) -> tupl
     if "clf" in params:
         logging.info("the task head of %s is not taken over: W_y is drawn anew", init_from)
     return model_config, {name: value for name, value in params.items() if name != "clf"}, tokenizer
+
+
+def _without_schedule(config: OptimizerConfig) -> OptimizerConfig:
+    """What is compiled in; the rest is an input of the step."""
+    return dataclasses.replace(config, learning_rate=0.0, schedule="constant", warmup_steps=None, warmup_fraction=0.0)
 
 
 @functools.lru_cache(maxsize=8)

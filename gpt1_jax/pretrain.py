@@ -46,7 +46,7 @@ class TokenizerConfig:
     """
 
     path: str | None = None
-    lowercase: bool = False
+    lowercase: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
