@@ -71,7 +71,7 @@ def call(case: dict[str, Any], kernel: str, dropped: bool = False, **changes: An
     return causal_attention(case["q"], case["k"], case["v"], **masks, dropout=dropout, kernel=kernel)
 
 
-every_kernel = pytest.mark.parametrize("kernel", ["auto", *KERNELS])
+every_kernel = pytest.mark.parametrize("kernel", KERNELS)
 
 
 @every_kernel
@@ -100,6 +100,13 @@ def test_without_masks_every_slot_is_real_and_queries_count_from_zero(kernel):
     case = given("whole")
     bare = causal_attention(case["q"], case["k"], case["v"], kernel=kernel)
     np.testing.assert_array_equal(bare, call(case, kernel))
+
+
+def test_the_default_kernel_is_exact_and_keeps_dropout():
+    case = given("whole")
+    site = Dropout(RATE, mask=jnp.asarray(case["keep"]))
+    out = causal_attention(case["q"], case["k"], case["v"], dropout=site)
+    np.testing.assert_allclose(out, reference(case, True), rtol=0, atol=2e-6)
 
 
 @every_kernel

@@ -37,8 +37,8 @@ def z_of_pair(a: np.ndarray, b: np.ndarray, rate: float) -> float:
     return float((standardised(a, rate) * standardised(b, rate)).mean() * np.sqrt(a.size))
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.9])
-@pytest.mark.parametrize("shape", [(16, 16384), (8, 64, 512), (4, 4, 128, 128)])
+@pytest.mark.parametrize("rate", [0.1, 0.7])
+@pytest.mark.parametrize("shape", [(16, 8192), (8, 64, 256), (4, 4, 64, 128)])
 def test_keep_rate(rate, shape):
     """Overall, and chi-square along every axis: no row, head, position or column is favoured."""
     x = standardised(draw(key_words(1), shape, rate), rate)
