@@ -25,7 +25,8 @@ from gpt1_jax.data.labelled import EncodedSplit, train_batches
 from gpt1_jax.errors import InputError
 from gpt1_jax.evaluate import TaskEvaluator, encode_task_split, task_metrics
 from gpt1_jax.losses import LossConfig, task_objective
-from gpt1_jax.model import GPT1, N_SPECIAL, GPT1Config, ReadOut, count_parameters
+from gpt1_jax.model import GPT1, GPT1Config, ReadOut, count_parameters
+from gpt1_jax.model_config import N_SPECIAL
 from gpt1_jax.optim import OptimizerConfig, Schedule, make_optimizer, make_schedule
 from gpt1_jax.pretrained import (
     ARCHITECTURE,

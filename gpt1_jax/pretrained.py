@@ -15,7 +15,8 @@ from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import make_directory
-from gpt1_jax.model import GPT1, INIT_STD, N_SPECIAL, GPT1Config, ReadOut
+from gpt1_jax.model import GPT1, INIT_STD, GPT1Config, ReadOut
+from gpt1_jax.model_config import N_SPECIAL
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.workdir import read_config, write_config
 

@@ -1,0 +1,157 @@
+"""What there is to say about the network in numbers and names: `GPT1Config`, and `ReadOut` for its task head."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from gpt1_jax.attention import select_kernel
+from gpt1_jax.errors import InputError
+
+ROW_MULTIPLE = 128  # the token table is padded to whole tiles of this many rows
+N_SPECIAL = 3  # start, delimiter, extract
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": lambda x: nn.gelu(x, approximate=True),
+    "relu": nn.relu,
+    "swish": nn.swish,
+}
+REMAT_POLICIES: dict[str, Any] = {
+    "none": None,
+    "full": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class GPT1Config:
+    """Hyper-parameters of the network; the defaults are the paper's (section 4.1).
+
+    Attributes:
+      vocab_size: rows of the tokenizer's vocabulary.
+      n_special: 0 when pre-trained; 3 (start, delimiter, extract, appended after the vocabulary) once fine-tuned.
+      n_ctx: longest sequence, in tokens.
+      n_embd: width D.
+      n_head: attention heads; divides n_embd.
+      n_layer: blocks.
+      embd_pdrop: dropout rate of the embeddings (likewise attn_, resid_, clf_: attention probabilities, residual
+        branches, the task head's input).
+      activation: "gelu" (tanh form), "relu" or "swish".
+      attention: "auto" or a kernel of attention.py.
+      embedding_dropout: "output" masks the summed embedding; "table" puts one mask on the whole tied table, so that it
+        reaches the logits too, as the official code does.
+      softmax_over_positions: the LM softmax also spans the position rows, as in the official code.
+      clf_bias: the task head has a bias.
+      dtype: dtype of the computation, "float32" or "bfloat16"; parameters are always float32.
+      remat: what the backward pass recomputes: "none", "full" (whole blocks) or "dots" (all but matrix products).
+
+    Raises:
+      InputError: a value is out of range or two do not fit each other.
+    """
+
+    vocab_size: int = 40478
+    n_special: int = 0
+    n_ctx: int = 512
+    n_embd: int = 768
+    n_head: int = 12
+    n_layer: int = 12
+    embd_pdrop: float = 0.1
+    attn_pdrop: float = 0.1
+    resid_pdrop: float = 0.1
+    clf_pdrop: float = 0.1
+    activation: str = "gelu"
+    attention: str = "auto"
+    embedding_dropout: str = "output"
+    softmax_over_positions: bool = False
+    clf_bias: bool = True
+    dtype: str = "float32"
+    remat: str = "none"
+
+    def __post_init__(self) -> None:
+        """Normalises dtype and checks every field."""
+        with contextlib.suppress(TypeError):  # no dtype at all: refused below
+            object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
+        for name in ("vocab_size", "n_ctx", "n_embd", "n_head"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.n_layer < 0:
+            raise InputError(f"n_layer={self.n_layer} must be at least 0")
+        if self.n_embd % self.n_head:
+            fits = [h for h in range(1, self.n_embd + 1) if self.n_embd % h == 0 and h <= 64]
+            raise InputError(
+                f"n_embd={self.n_embd} is not divisible by n_head={self.n_head}; use a multiple of {self.n_head} "
+                f"for n_embd, or one of {fits} for n_head"
+            )
+        for name in ("embd_pdrop", "attn_pdrop", "resid_pdrop", "clf_pdrop"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise InputError(f"{name}={getattr(self, name)} must be at least 0 and below 1")
+        choices = {
+            "n_special": (0, N_SPECIAL),
+            "activation": tuple(ACTIVATIONS),
+            "embedding_dropout": ("output", "table"),
+            "dtype": ("float32", "bfloat16"),
+            "remat": tuple(REMAT_POLICIES),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name}={getattr(self, name)!r} is unknown; use one of {list(allowed)}")
+        select_kernel(self.attention)
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the token table that mean something: vocabulary and special tokens."""
+        return self.vocab_size + self.n_special
+
+    @property
+    def padded_rows(self) -> int:
+        """Rows of the token table as stored: `n_rows` rounded up to whole tiles."""
+        return math.ceil(self.n_rows / ROW_MULTIPLE) * ROW_MULTIPLE
+
+    @property
+    def n_logits(self) -> int:
+        """Width of the LM logits."""
+        return self.n_rows + (self.n_ctx if self.softmax_over_positions else 0)
+
+    @property
+    def extract_id(self) -> int:
+        """Id of the token at which the task head reads; needs n_special=3."""
+        return self.vocab_size + 2
+
+
+READ_OUT_KINDS = ("classification", "entailment", "similarity", "multiple_choice")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadOut:
+    """How the streams of an example become its answer (paper, figure 1 right).
+
+    Attributes:
+      kind: "classification" and "entailment" read one stream; "similarity" adds both orders of a pair before W_y;
+        "multiple_choice" compares one output over the answers.
+      labels: names of the classes in the order of the outputs; for multiple choice names of the answers in their order
+        ("A", "B", ...), or none.
+    """
+
+    kind: str
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks kind and labels against each other."""
+        object.__setattr__(self, "labels", tuple(self.labels))
+        if self.kind not in READ_OUT_KINDS:
+            raise InputError(f"kind={self.kind!r} is unknown; use one of {list(READ_OUT_KINDS)}")
+        if self.kind != "multiple_choice" and len(self.labels) < 2:
+            raise InputError(f"labels={list(self.labels)}: kind={self.kind!r} needs at least two label names")
+
+    @property
+    def n_outputs(self) -> int:
+        """Columns of W_y."""
+        return 1 if self.kind == "multiple_choice" else len(self.labels)
