@@ -9,9 +9,17 @@ Importing this package parses no flag and starts no device; each name is importe
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpt1_jax.version import __version__
+
+if TYPE_CHECKING:  # what a type checker or an editor sees; at run time, the table below
+    from gpt1_jax import evaluate, finetune, pretrain, tokenizers
+    from gpt1_jax.errors import InputError
+    from gpt1_jax.evaluate import predict
+    from gpt1_jax.model import GPT1, GPT1Config, ReadOut
+    from gpt1_jax.pretrained import load_pretrained, save_pretrained
+    from gpt1_jax.sampling import generate
 
 _NAMES = {
     "GPT1": "gpt1_jax.model",
@@ -25,7 +33,21 @@ _NAMES = {
 }
 _MODULES = ("evaluate", "finetune", "pretrain", "tokenizers")
 
-__all__ = ["__version__", *_NAMES, *_MODULES]
+__all__ = [
+    "GPT1",
+    "GPT1Config",
+    "InputError",
+    "ReadOut",
+    "__version__",
+    "evaluate",
+    "finetune",
+    "generate",
+    "load_pretrained",
+    "predict",
+    "pretrain",
+    "save_pretrained",
+    "tokenizers",
+]
 
 
 def __getattr__(name: str) -> Any:
