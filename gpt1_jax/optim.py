@@ -5,8 +5,8 @@ As the official code writes it, with t counted from 1 and s(.) the schedule at (
     rate_t  = learning_rate s((t - 1) / T) sqrt(1 - b2^t) / (1 - b1^t)
     theta  <- theta - rate_t m_t / (sqrt(v_t) + eps) - rate_t weight_decay theta
 
-so epsilon is outside the bias corrections, decay is inside the rate, and a schedule with a warm-up makes the first update
-zero. `optax` parts give exactly this once epsilon and decay follow the corrections.
+so epsilon is outside the bias corrections, decay is inside the rate, and a warm-up makes the first update zero. `optax`
+parts give exactly this once epsilon and decay follow the corrections.
 """
 
 from __future__ import annotations
