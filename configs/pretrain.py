@@ -44,7 +44,7 @@ def get_config(size: str = "gpt1") -> ConfigDict:
         # Less than one pass over the text: there is nothing to regularise yet.
         config.model.embd_pdrop = config.model.attn_pdrop = config.model.resid_pdrop = 0.0
         config.batch_size = 24
-        config.n_steps = 3_500
+        config.n_steps = 3_000
         config.optimizer.learning_rate = 3e-3
         config.optimizer.warmup_steps = 300
         config.loss.chunk = 16  # a CPU's caches like it

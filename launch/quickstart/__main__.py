@@ -28,8 +28,8 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SEEDS = (0, 1, 2)
 STARTS = ("pretrained", "scratch")
 GRID = {  # training sentences -> (learning rate, epochs) to try: the same for both sides
-    reviews.FEW: ((1e-3, 5), (2e-3, 5), (1e-3, 10)),
-    reviews.ALL: ((1e-3, 1), (5e-4, 2), (1e-3, 2), (2e-3, 2)),
+    reviews.FEW: ((1e-3, 10), (2e-3, 5)),
+    reviews.ALL: ((1e-3, 1), (1e-3, 2), (2e-3, 2)),
 }
 PROMPTS = ("the film is", "the acting was", "i watched this movie with my")
 

@@ -179,8 +179,7 @@ def _pretraining(results: Mapping[str, Any], curves: Sequence[Mapping[str, Any]]
     perplexity = plots.perplexity_plot(_curve(curves, "heldout_perplexity"), _curve(curves, "heldout_bits_per_byte"))
     figures = figure(
         loss,
-        "Loss is how surprised the model is by the next token. Held-out documents are never trained on. Training loss "
-        "includes dropout, which makes the task harder, so it may lie above.",
+        "Loss is how surprised the model is by the next token. Held-out documents are never trained on.",
     ) + figure(
         perplexity,
         "A perplexity of 50 means: as unsure as between 50 equally likely tokens. Bits per byte does not depend on the "
@@ -262,7 +261,8 @@ def _grid(results: Mapping[str, Any]) -> str:
         rows.append(row)
     about = (
         "Both sides tried the same values, and each kept those that did best on the validation sentences (✓). The test "
-        "sentences had no say. Where the best is at the edge of what was tried, a wider search may do better still."
+        "sentences had no say. Where the best is at the edge of what was tried, a wider search may do better still: the "
+        "grid is as long as a few minutes allow, and a model from scratch needs more epochs than a pre-trained one."
     )
     head = ["Labels", "Learning rate", "Epochs", *(key(start, name) for start, name in NAMES.items())]
     caption = f"Accuracy on the {n_validation} validation sentences in percent."
