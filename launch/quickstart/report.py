@@ -261,8 +261,8 @@ def _grid(results: Mapping[str, Any]) -> str:
         rows.append(row)
     about = (
         "Both sides tried the same values, and each kept those that did best on the validation sentences (✓). The test "
-        "sentences had no say. Where the best is at the edge of what was tried, a wider search may do better still: the "
-        "grid is as long as a few minutes allow, and a model from scratch needs more epochs than a pre-trained one."
+        "sentences had no say. Where the best is at the edge of what was tried, a wider search may do better still: "
+        "the grid is as long as a few minutes allow, and a model from scratch needs more epochs than a pre-trained one."
     )
     head = ["Labels", "Learning rate", "Epochs", *(key(start, name) for start, name in NAMES.items())]
     caption = f"Accuracy on the {n_validation} validation sentences in percent."
