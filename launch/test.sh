@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Sets up .venv, lints and runs the tests. Arguments go to pytest: ./launch/test.sh -m slow tests/pretrain_test.py
+# shellcheck source=launch/venv.sh
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh" test
 
 "$python" -m ruff check .

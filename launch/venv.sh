@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the two commands of the README: makes .venv in the repository's root, installs the package with the
 # extras in $1 (may be empty), and leaves $python pointing at it. Set PYTHON to choose an interpreter.
 
