@@ -34,6 +34,10 @@ from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import LoopConfig, jit_train_step, make_train_step, state_shardings
 
+_MADE_FROM = tuple(
+    f"config.{name}" for name in ("source", "heldout_fraction", "seed", "tokenizer", "model.vocab_size")
+)  # what the tokenizer and the token shards of a workdir depend on
+
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerConfig:
@@ -148,6 +152,7 @@ def run(config: Any, workdir: str | Path) -> PretrainResult:
     with open_run(
         workdir,
         record,
+        made_from={"tokenizer": _MADE_FROM, "shards": _MADE_FROM},
         n_parameters=count_parameters(config.model),
         n_checkpoints=config.loop.keep_latest + 1,
         require_accelerator=config.require_accelerator,

@@ -46,12 +46,19 @@ def check_seed(seed: int) -> None:
 
 @contextlib.contextmanager
 def open_run(
-    workdir: Path, record: dict[str, Any], *, n_parameters: int, n_checkpoints: int, require_accelerator: bool
+    workdir: Path,
+    record: dict[str, Any],
+    *,
+    made_from: Mapping[str, tuple[str, ...]],
+    n_parameters: int,
+    n_checkpoints: int,
+    require_accelerator: bool,
 ) -> Iterator[None]:
     """Prints the devices, then locks the workdir and writes its config.json, or checks it against a run begun before.
 
-    A run that is refused before it has made anything takes its config.json with it, so that the corrected command may
-    use the same workdir.
+    A run that is refused before it has made anything takes its config.json with it. One that was refused or stopped
+    later, but before its first checkpoint, leaves its folders to a corrected command in the same workdir, where they
+    are not `made_from` what was corrected (see `open_workdir`).
 
     Raises:
       InputError: no accelerator where one is required, or a workdir that cannot be used.
@@ -65,7 +72,8 @@ def open_run(
         )
     n_missing = max(1, n_checkpoints - len(list((workdir / "checkpoints").glob("[0-9]*"))))
     space = n_missing * n_parameters * BYTES_PER_PARAMETER + (64 << 20)
-    with open_workdir(workdir, {"version": __version__, **record}, mutable=MUTABLE, min_free_bytes=space) as opened:
+    record = {"version": __version__, **record}
+    with open_workdir(workdir, record, mutable=MUTABLE, made_from=made_from, min_free_bytes=space) as opened:
         try:
             yield
         except InputError:

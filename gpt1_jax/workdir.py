@@ -71,6 +71,7 @@ def open_workdir(
     config: Mapping[str, Any],
     *,
     mutable: tuple[str, ...] = (),
+    made_from: Mapping[str, tuple[str, ...]] | None = None,
     min_free_bytes: int = 64 << 20,
     process_index: int | None = None,
 ) -> Workdir:
@@ -83,6 +84,9 @@ def open_workdir(
       config: the run's configuration: nested dictionaries of what JSON can hold.
       mutable: dotted names of fields that may differ when the run is resumed, each with all fields below it:
         `("n_steps", "log")` allows `n_steps` and `log.every`. The new values then replace the old ones in config.json.
+      made_from: folders that a run makes before its first checkpoint, each with the dotted names of the fields that it
+        depends on. While there is no checkpoint, other settings are then no error: they replace the old ones, and
+        those of these folders go whose fields differ.
       min_free_bytes: how much space has to be free; give what the checkpoints will take.
       process_index: this process's number; None asks JAX, which starts its backend.
 
@@ -110,7 +114,11 @@ def open_workdir(
     try:
         if workdir.resumed:
             old = read_config(path)
-            _check_same_run(path, old, config, mutable)
+            _check_same_program(path, old, config)
+            if made_from is None or _has_checkpoint(path):
+                _check_same_run(path, old, config, mutable)
+            else:
+                _start_anew(path, old, config, made_from)
             if old == config:
                 return workdir
         elif (path / "checkpoints").is_dir() and any((path / "checkpoints").iterdir()):
@@ -201,6 +209,39 @@ def _identity(stat: os.stat_result) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
 
+def _check_same_program(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Raises an InputError for the workdir of another program, of which every field differs."""
+    if old.get("program") != new.get("program"):
+        raise InputError(
+            f"workdir={path} belongs to a run of {old.get('program')!r}, this is {new.get('program')!r}: "
+            "choose another workdir"
+        )
+
+
+def _has_checkpoint(path: Path) -> bool:
+    folder = path / "checkpoints"
+    return folder.is_dir() and any(entry.name.isdecimal() for entry in folder.iterdir())
+
+
+def _start_anew(
+    path: Path, old: Mapping[str, Any], new: Mapping[str, Any], made_from: Mapping[str, tuple[str, ...]]
+) -> None:
+    """Removes what a run that came to no checkpoint has made from other values than those that hold now."""
+    before, now = flatten(old), flatten(new)
+    changed = [name for name in before.keys() | now.keys() if before.get(name) != now.get(name)]
+    if not changed:
+        return
+    logging.info("%s has no checkpoint yet: the settings of this start replace those of the one before", path)
+    for folder, fields in made_from.items():
+        if (path / folder).exists() and any(_is_below(name, fields) for name in changed):
+            logging.info("%s was made with other settings, and is made again", path / folder)
+            shutil.rmtree(path / folder)
+
+
+def _is_below(name: str, fields: tuple[str, ...]) -> bool:
+    return any(name == field or name.startswith(f"{field}.") for field in fields)
+
+
 def _check_same_run(path: Path, old: Mapping[str, Any], new: Mapping[str, Any], mutable: tuple[str, ...]) -> None:
     """Raises an InputError that lists the fields which differ and must not; logs those that may."""
     before, now = flatten(old), flatten(new)
@@ -209,7 +250,7 @@ def _check_same_run(path: Path, old: Mapping[str, Any], new: Mapping[str, Any], 
         there, here = (json.dumps(fields[name]) if name in fields else "absent" for fields in (before, now))
         if there == here or (name in before and name in now and before[name] == now[name]):  # NaN; 1 and 1.0
             continue
-        if any(name == prefix or name.startswith(f"{prefix}.") for prefix in mutable):
+        if _is_below(name, mutable):
             logging.info("%s: %s was %s, is %s from now on", path, name, there, here)
         else:
             refused.append(f"{name} is {there} there, {here} here")

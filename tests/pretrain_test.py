@@ -168,6 +168,18 @@ def test_bad_configs_are_refused_before_anything_is_trained(config, tmp_path, ch
     assert not (tmp_path / "run" / "config.json").exists()  # the corrected command may use the same workdir
 
 
+def test_a_run_refused_after_its_tokenizer_was_made_may_be_corrected_in_its_workdir(config, pretrained, tmp_path):
+    """Bit for bit the run of a fresh workdir; the tokenizer and the shards are kept where they fit."""
+    with pytest.raises(InputError, match="n_ctx=100000"):
+        pretrain.run(config(model={"n_ctx": 100_000}), tmp_path / "run")
+    made = (tmp_path / "run" / "tokenizer" / "sentencepiece.model").stat().st_mtime_ns
+    with pytest.raises(InputError, match="n_ctx=90000"):
+        pretrain.run(config(model={"n_ctx": 90_000, "vocab_size": 370}), tmp_path / "run")
+    assert (tmp_path / "run" / "tokenizer" / "sentencepiece.model").stat().st_mtime_ns != made
+    pretrain.run(config(), tmp_path / "run")
+    assert losses(tmp_path / "run") == losses(pretrained)
+
+
 def test_without_heldout_text_there_is_nothing_to_evaluate(config, tmp_path):
     result = pretrain.run(config(heldout_fraction=0.0, n_steps=3), tmp_path / "run")
     assert result.metrics == {}

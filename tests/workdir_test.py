@@ -63,6 +63,30 @@ def test_every_differing_field_is_named_with_both_values(tmp_path: Path):
     open_workdir(tmp_path, CONFIG).close()  # the refused one let go of the lock
 
 
+def test_the_workdir_of_another_program_is_refused_in_a_word(tmp_path: Path):
+    open_workdir(tmp_path, {"program": "pretrain", **CONFIG}).close()
+    with pytest.raises(InputError, match=r"a run of 'pretrain', this is 'finetune': choose another workdir$"):
+        open_workdir(tmp_path, {"program": "finetune"}, made_from={})
+
+
+def test_before_the_first_checkpoint_other_settings_take_over(tmp_path: Path):
+    """What was made from a value that differs goes, the rest stays; from the first checkpoint on it is an error."""
+    made_from = {"tokenizer": ("model",), "shards": ("optim", "n_steps")}
+    for folder in ("tokenizer", "shards", "checkpoints", "checkpoints/7.tmp"):
+        (tmp_path / folder).mkdir()
+    write_config(tmp_path, CONFIG)
+    with pytest.raises(InputError, match="n_embd is 64 there, 32 here"):
+        open_workdir(tmp_path, changed(model__n_embd=32))
+    other = changed(model__n_embd=32)
+    open_workdir(tmp_path, other, made_from=made_from).close()
+    assert read_config(tmp_path) == json.loads(json.dumps(other))
+    assert not (tmp_path / "tokenizer").exists()
+    assert (tmp_path / "shards").exists()
+    (tmp_path / "checkpoints" / "7").mkdir()
+    with pytest.raises(InputError, match="n_embd is 32 there, 64 here"):
+        open_workdir(tmp_path, CONFIG, made_from=made_from)
+
+
 def test_mutable_fields_are_updated(tmp_path: Path):
     open_workdir(tmp_path, CONFIG).close()
     with open_workdir(
