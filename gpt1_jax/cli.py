@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import logging as standard_logging
 import os
+import re
 import signal
 import sys
 import traceback
 from collections.abc import Callable
 
 from absl import app, flags, logging
+from ml_collections import config_flags
+from ml_collections.config_flags import tuple_parser
 
 from gpt1_jax.errors import InputError
 
@@ -41,11 +45,44 @@ def run(main: Callable[[], None]) -> None:
             print("interrupted", file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
 
+    register_parsers()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log: errors only
     logging.set_verbosity(logging.INFO)
     standard_logging.getLogger("jax").setLevel(standard_logging.WARNING)  # at INFO it lists the backends it lacks
     logging.get_absl_handler().setFormatter(None)
     app.run(wrapped, flags_parser=_parse)
+
+
+def register_parsers() -> None:
+    """How `--config.key=value` reads tuples and numbers."""
+    config_flags.register_flag_parser_for_type(tuple, _TupleParser())
+    config_flags.register_flag_parser_for_type(int, _OrNone(flags.IntegerParser()))
+    config_flags.register_flag_parser_for_type(float, _OrNone(flags.FloatParser()))
+
+
+class _TupleParser(tuple_parser.TupleParser):
+    """`a.csv,b.csv` as well as `('a.csv', 'b.csv')`: without brackets or quotes, all but integers are strings."""
+
+    def parse(self, argument: object) -> tuple[object, ...]:
+        if isinstance(argument, list):  # the flag given several times
+            return tuple(part for value in argument for part in self.parse(value))
+        if not isinstance(argument, str) or argument.lstrip()[:1] in ("(", "[", "'", '"'):
+            return super().parse(argument)
+        parts = [part.strip() for part in argument.split(",")] if argument.strip() else []
+        return tuple(ast.literal_eval(part) if re.fullmatch(r"0|[1-9][0-9]*", part) else part for part in parts)
+
+
+class _OrNone(flags.ArgumentParser):
+    """A number, or `None` for a field that may be without one."""
+
+    def __init__(self, parser: flags.ArgumentParser) -> None:
+        self._parser = parser
+
+    def parse(self, argument: object) -> object:
+        return None if argument == "None" else self._parser.parse(argument)
+
+    def flag_type(self) -> str:
+        return self._parser.flag_type()
 
 
 def _parse(argv: list[str]) -> list[str]:

@@ -95,6 +95,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise InputError(f"{where}={value!r} must be a sequence")
+        if args[0] is str:  # labels that are numbers
+            value = [str(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in value]
         return tuple(_convert(args[0], v, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is dict:
         if not isinstance(value, Mapping):

@@ -8,6 +8,7 @@ import pytest
 from absl import flags
 from ml_collections import config_dict, config_flags
 
+from gpt1_jax import cli
 from gpt1_jax.config import from_config, to_config_dict, to_dict
 from gpt1_jax.errors import InputError
 from gpt1_jax.finetune import FinetuneConfig
@@ -89,6 +90,7 @@ BAD: list[tuple[Any, str]] = [
     ({"fast": 1}, r"config\.fast=1 must be of type bool"),
     ({"seeds": 3}, r"config\.seeds=3 must be a sequence"),
     ({"seeds": [1, "2"]}, r"config\.seeds\[1\]='2' must be of type int"),
+    ({"columns": [True]}, r"config\.columns\[0\]=True must be of type str"),
     ({"columns": "text"}, r"config\.columns='text' must be a sequence"),
     ({"extra": [1]}, r"config\.extra=\[1\] must be a mapping"),
     ({"extra": {"b": "x"}}, r"config\.extra\.b='x' must be of type float"),
@@ -110,6 +112,7 @@ def test_the_place_can_be_named():
 
 def parse(*overrides: str) -> Outer:
     """What the launch programs do."""
+    cli.register_parsers()
     values, argv = flags.FlagValues(), ["program", *overrides]
     holder = config_flags.DEFINE_config_dict("config", to_config_dict(Outer()), flag_values=values, sys_argv=argv)
     values(argv)
@@ -120,6 +123,31 @@ def test_overrides_on_the_command_line():
     """Values that are None know their type."""
     config = parse("--config.n_steps=3", "--config.inner.rate=1", "--config.fast", "--config.columns=('a', 'b')")
     assert config == Outer(Inner(1.0), n_steps=3, fast=True, columns=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("value", "columns"),
+    [
+        ("a/b.csv,c.csv", ("a/b.csv", "c.csv")),
+        ("yes, no", ("yes", "no")),
+        ("0,1", ("0", "1")),
+        ("007,1.50,True,-1", ("007", "1.50", "True", "-1")),
+        ("('a,b', 'c')", ("a,b", "c")),
+        ("'a,b'", ("a,b",)),
+        ("two words", ("two words",)),
+        ("", ()),
+    ],
+)
+def test_tuples_on_the_command_line(value, columns):
+    assert parse(f"--config.columns={value}").columns == columns
+
+
+def test_numbers_tuples_of_them_and_none_on_the_command_line():
+    assert parse("--config.seeds=8,32", "--config.n_steps=3").seeds == (8, 32)
+    assert parse("--config.seeds=8", "--config.seeds=9").seeds == (8, 9)
+    assert parse("--config.n_steps=3", "--config.n_steps=None").n_steps is None
+    with pytest.raises(InputError, match=r"config\.inner\.rate=None must be of type float"):
+        parse("--config.inner.rate=None")
 
 
 def test_wrong_overrides_on_the_command_line():
