@@ -180,7 +180,9 @@ def predict(
     """
     if model.readout is None:
         raise InputError("this model has no task head; fine-tune it first, or load a fine-tuning workdir")
-    if not examples:
+    if isinstance(examples, str | Mapping):
+        raise InputError(f"examples={examples!r:.80} is a single example; give a list of them, such as [example]")
+    if len(examples) == 0:
         raise InputError("examples is empty; give at least one")
     check_tokenizer(tokenizer, model.config, "predict")
     kind, labels = model.readout.kind, model.readout.labels
@@ -264,6 +266,8 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
         files = {"train": (), "validation": (), "test": config.data, "unlabelled": ()}
         task = dataclasses.replace(task, name="custom", **files, validation_fraction=0.0, test_fraction=0.0)
         splits = ("test",)
+    if not splits:
+        raise InputError("splits is empty; name those to evaluate, such as validation, or give data")
     spec = make_spec(task)
     results = {}
     for name, examples in load_examples(spec, splits).items():

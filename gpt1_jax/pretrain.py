@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from jax.experimental import multihost_utils
 from gpt1_jax import tokenizers
 from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.data.prepare import prepare_shards
-from gpt1_jax.data.shards import TokenShards
-from gpt1_jax.data.sources import read_documents
+from gpt1_jax.data.shards import Manifest, TokenShards, find_parts
+from gpt1_jax.data.sources import describe_source, read_documents
 from gpt1_jax.data.split import Split
 from gpt1_jax.data.windows import heldout_windows, train_windows
 from gpt1_jax.errors import InputError
@@ -33,6 +34,7 @@ from gpt1_jax.runs import check_seed, describe_run, open_run, train, write_resul
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import LoopConfig, jit_train_step, make_train_step, state_shardings
+from gpt1_jax.workdir import has_checkpoint
 
 _MADE_FROM = tuple(
     f"config.{name}" for name in ("source", "heldout_fraction", "seed", "tokenizer", "model.vocab_size")
@@ -157,6 +159,7 @@ def run(config: Any, workdir: str | Path) -> PretrainResult:
         n_checkpoints=config.loop.keep_latest + 1,
         require_accelerator=config.require_accelerator,
     ):
+        discard_other_text(config, workdir)
         tokenizer = get_tokenizer(config, workdir / "tokenizer")
         train_shards, heldout_shards = get_shards(config, tokenizer, workdir / "shards")
         host = {"host_index": jax.process_index(), "host_count": jax.process_count()}
@@ -198,6 +201,18 @@ def run(config: Any, workdir: str | Path) -> PretrainResult:
         metrics = trained.metrics or ({} if evaluate is None else evaluate(trained.params))
         write_results(workdir, {"n_steps": n_steps, **metrics})
         return PretrainResult(model, trained.params, tokenizer, metrics)
+
+
+def discard_other_text(config: PretrainConfig, workdir: Path) -> None:
+    """Removes the tokenizer and the shards of a text that is another one by now, unless there are checkpoints of it."""
+    if jax.process_index() != 0 or has_checkpoint(workdir):
+        return
+    manifests = [Manifest.read(folder) for folder, _, _ in find_parts(workdir / "shards")]
+    texts = [manifest.settings["source"] for manifest in manifests if manifest is not None]
+    if texts and any(text != describe_source(config.source) for text in texts):
+        logging.info("%s has changed: the tokenizer and the token shards are made again", config.source)
+        for folder in ("tokenizer", "shards"):
+            shutil.rmtree(workdir / folder, ignore_errors=True)
 
 
 def get_tokenizer(config: PretrainConfig, directory: Path) -> Tokenizer:

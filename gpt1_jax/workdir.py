@@ -115,7 +115,7 @@ def open_workdir(
         if workdir.resumed:
             old = read_config(path)
             _check_same_program(path, old, config)
-            if made_from is None or _has_checkpoint(path):
+            if made_from is None or has_checkpoint(path):
                 _check_same_run(path, old, config, mutable)
             else:
                 _start_anew(path, old, config, made_from)
@@ -218,7 +218,8 @@ def _check_same_program(path: Path, old: Mapping[str, Any], new: Mapping[str, An
         )
 
 
-def _has_checkpoint(path: Path) -> bool:
+def has_checkpoint(path: Path) -> bool:
+    """Whether a workdir has a finished checkpoint."""
     folder = path / "checkpoints"
     return folder.is_dir() and any(entry.name.isdecimal() for entry in folder.iterdir())
 

@@ -70,6 +70,10 @@ def test_predict_and_evaluate_agree_with_the_run(finetuned, corpus, tmp_path):
     model, params, tokenizer = load_pretrained(workdir)
     texts = [line.rsplit(",", 1)[0].strip('"') for line in (corpus / "test.csv").read_text().splitlines()[1:]]
     labels, probabilities = predict(model, params, tokenizer, texts)
+    with pytest.raises(InputError, match="is a single example"):
+        predict(model, params, tokenizer, "a text that is no list")
+    with pytest.raises(InputError, match="splits is empty"):
+        evaluate.run(workdir, {"splits": ()})
     stored = read_predictions(workdir / "predictions" / "test.jsonl")
     assert labels == [p.label for p in stored]
     np.testing.assert_allclose(probabilities[:, 0], [p.probabilities["negative"] for p in stored], atol=1e-5)

@@ -194,6 +194,17 @@ def test_a_corpus_shorter_than_a_window_is_refused(config, tmp_path):
         pretrain.run(settings, tmp_path / "run")
 
 
+def test_more_text_after_a_refusal_needs_no_other_workdir(config, tmp_path):
+    (tmp_path / "a.txt").write_text("a few words only, and then no more of them\n" * 5)
+    settings = config(
+        source=f"text:{tmp_path}/*.txt", heldout_fraction=0.0, n_steps=3, model={"vocab_size": 290, "n_ctx": 400}
+    )
+    with pytest.raises(InputError, match="fewer than a window"):
+        pretrain.run(settings, tmp_path / "run")
+    (tmp_path / "b.txt").write_text("and here are other words, of which there are more\n" * 400)
+    pretrain.run(settings, tmp_path / "run")
+
+
 def test_another_model_in_the_same_workdir_is_refused(config, pretrained):
     other = config(model={"n_layer": 3})
     with pytest.raises(InputError, match="n_layer"):
