@@ -271,6 +271,11 @@ def starting_point(config: FinetuneConfig, init_from: str | Path | None) -> tupl
         model_config = GPT1Config(**{"vocab_size": tokenizer.vocab_size, **options, "n_special": N_SPECIAL})
         check_tokenizer(tokenizer, model_config, config.tokenizer)
         return model_config, None, tokenizer
+    if config.tokenizer:
+        raise InputError(
+            f"config.tokenizer={config.tokenizer!r} contradicts init_from={str(init_from)!r}: a pre-trained model "
+            "keeps its tokenizer; leave one of the two out"
+        )
     model, params, tokenizer = load_pretrained(init_from)
     for name in ARCHITECTURE:
         if name in options and options[name] != getattr(model.config, name):

@@ -185,6 +185,8 @@ def test_from_scratch_needs_a_tokenizer_and_takes_any_size(settings, pretrained,
         ({"epochs": 0}, "epochs=0"),
         ({"lm_coef": -1.0}, "lm_coef"),
         ({"buckets": [8]}, "buckets"),
+        ({"tokenizer": "other"}, "config.tokenizer='other' contradicts"),
+        ({"task": {"quoting": "sometimes"}}, "quoting='sometimes'"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_trained(settings, pretrained, tmp_path, changes, message):

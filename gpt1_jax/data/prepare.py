@@ -262,7 +262,7 @@ def _check_heldout(manifest: Manifest, chunks: Sequence[_Chunk], lowest_rank: fl
     again = " Delete the folder first" if manifest.shards else ""
     raise InputError(
         f"heldout_fraction={fraction}: none of the {n_documents} documents of the source is held out; {way}cut long "
-        f"text files into more documents (max_document_bytes), or set it to 0 and evaluate on another source.{again}"
+        f"text files into several, or set it to 0 and evaluate on another source.{again}"
     )
 
 

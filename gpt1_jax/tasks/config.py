@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from gpt1_jax.errors import InputError, did_you_mean
 from gpt1_jax.tasks.spec import TaskSpec, custom
@@ -27,6 +28,11 @@ class TaskConfig:
       validation_fraction: used without validation files; None takes 0.1.
       test_fraction: used without test files.
       split_seed: decides which rows are held out.
+      id: column with the rows' identifiers; None: file and line.
+      drop_labels: label values whose rows are left out, counted and logged.
+      allow_empty: takes empty texts, counted and logged, instead of refusing them.
+      header: column names of CSV and TSV files whose first row does not name them.
+      quoting: of CSV and TSV files: "csv", or "none" where quotes are ordinary characters.
     """
 
     name: str = "custom"
@@ -42,6 +48,11 @@ class TaskConfig:
     validation_fraction: float | None = None
     test_fraction: float = 0.0
     split_seed: int = 0
+    id: str | None = None
+    drop_labels: tuple[str, ...] = ()
+    allow_empty: bool = False
+    header: tuple[str, ...] = ()
+    quoting: str | None = None
 
 
 def _custom(config: TaskConfig) -> TaskSpec:
@@ -60,7 +71,21 @@ def _custom(config: TaskConfig) -> TaskSpec:
         validation_fraction=config.validation_fraction,
         test_fraction=config.test_fraction,
         split_seed=config.split_seed,
+        drop_labels=config.drop_labels,
+        id=config.id,
+        allow_empty=config.allow_empty,
+        options=_reading(config),
     )
+
+
+def _reading(config: TaskConfig) -> dict[str, Any]:
+    """What `data.tables.read_rows` is told beside the files."""
+    options: dict[str, Any] = {}
+    if config.header:
+        options["header"] = list(config.header)
+    if config.quoting is not None:
+        options["quoting"] = config.quoting
+    return options
 
 
 TASKS: dict[str, Callable[[TaskConfig], TaskSpec]] = {"custom": _custom}

@@ -245,7 +245,7 @@ def _name(row: Row, column: str, what: str) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str) and value.strip():
-        return value
+        return value.strip()  # `good, 1` and `good,1` have the same label
     problem = "is empty" if value is None or isinstance(value, str) else f"is {value!r:.80}, not a string or an integer"
     hint = ", or declare the split unlabelled" if what == "label" else ""
     raise InputError(f"{row.where}: column {column!r}: the {what} {problem}; fill it in or remove the row{hint}")
@@ -268,8 +268,8 @@ def _fields(
         fields[field] = " ".join(text for text in texts if text.strip())
         if not fields[field] and not allow_empty and (field not in OPTIONAL_FIELDS):
             raise InputError(
-                f"{where}: column {' + '.join(names)!r}: the text is empty; fill it in, remove the row, or set "
-                "allow_empty=True"
+                f"{where}: column {' + '.join(names)!r}: the text is empty; fill it in or remove the row (a task with "
+                "allow_empty=True takes it as it is)"
             )
     if kind == "multiple_choice" and not any(fields[field] for field in OPTIONAL_FIELDS) and not allow_empty:
         raise InputError(f"{where}: context and question are both empty; fill one in, or remove the row")

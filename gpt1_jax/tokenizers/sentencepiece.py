@@ -207,7 +207,7 @@ def _explain(error: RuntimeError, vocab_size: int, n_bytes: int) -> Exception:
     if match := _TOO_SMALL.search(str(error)):
         return InputError(
             f"vocab_size={vocab_size}: too small for this text: {match[1]} are needed for the 256 bytes and the single "
-            "characters; raise vocab_size, or lower character_coverage"
+            "characters; raise vocab_size"
         )
     return error
 
