@@ -124,14 +124,14 @@ def without_noise(params: Any) -> Any:
     [
         pytest.param(LM, (8, 1, 1), 1, id="lm-data"),
         pytest.param(LM, (1, 8, 1), 1, id="lm-fsdp"),
-        pytest.param(LM, (2, 2, 2), 4, id="lm-all-accumulated", marks=pytest.mark.slow),
-        pytest.param(LM, (1, 2, 4), 1, id="lm-tensor", marks=pytest.mark.slow),
+        pytest.param(LM, (2, 2, 2), 4, id="lm-all-accumulated"),
+        pytest.param(LM, (1, 2, 4), 1, id="lm-tensor"),
         pytest.param(TASK, (2, 2, 2), 4, id="task-all-accumulated"),
         pytest.param(TASK, (1, 2, 4), 1, id="task-tensor"),
-        pytest.param(TASK, (8, 1, 1), 1, id="task-data", marks=pytest.mark.slow),
-        pytest.param(TASK, (1, 8, 1), 1, id="task-fsdp", marks=pytest.mark.slow),
-        pytest.param(LM, (1, 1, 1), 4, id="lm-accumulated", marks=pytest.mark.slow),
-        pytest.param(TASK, (1, 1, 1), 4, id="task-accumulated", marks=pytest.mark.slow),
+        pytest.param(TASK, (8, 1, 1), 1, id="task-data"),
+        pytest.param(TASK, (1, 8, 1), 1, id="task-fsdp"),
+        pytest.param(LM, (1, 1, 1), 4, id="lm-accumulated"),
+        pytest.param(TASK, (1, 1, 1), 4, id="task-accumulated"),
     ],
 )
 def test_same_run_on_every_mesh(on_one_device, devices, job, mesh, accumulation):
