@@ -92,6 +92,7 @@ class Checkpointer:
         self._known_metrics: dict[int, Mapping[str, float]] = {}
         self._quiet = _QuietOrbax()
         logging.get_absl_logger().addFilter(self._quiet)
+        standard_logging.getLogger("asyncio").addFilter(_reported_already)  # for good: they come when memory is freed
         self._manager = _Manager(
             self._directory,
             options=ocp.CheckpointManagerOptions(
@@ -413,6 +414,12 @@ class _QuietOrbax(standard_logging.Filter):
         if record.exc_info or str(record.msg).startswith("Waiting for previous save"):  # `save` tells it better
             return False
         return record.levelno >= standard_logging.WARNING
+
+
+def _reported_already(record: standard_logging.LogRecord) -> bool:
+    """Drops asyncio's report of every array of a failed save whose error nobody looked at: `wait` raised the first."""
+    message = record.getMessage()
+    return not ("exception was never retrieved" in message and ocp.path.atomicity.TMP_DIR_SUFFIX in message)
 
 
 def _same_on_all_processes(problem: str, limit: int = 1024) -> str:

@@ -1,6 +1,8 @@
 """Checkpoints come back as they were, on any devices, after any fault; or they are refused with a reason."""
 
+import asyncio
 import functools
+import gc
 import json
 import os
 import random
@@ -362,6 +364,16 @@ def test_a_full_disk_is_reported_and_survived(tmp_path: Path):
     assert "ERROR" not in err
     with Checkpointer(tmp_path, read_only=True) as checkpointer:
         assert checkpointer.all_steps() == [1, 3]
+
+
+def test_asyncio_does_not_repeat_what_a_failed_save_has_told(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    Checkpointer(tmp_path).close()
+    loop = asyncio.new_event_loop()
+    for reason in (f'Error writing "w" at "{tmp_path}/2.orbax-checkpoint-tmp/state": no space', "of the user's own"):
+        loop.create_future().set_exception(ValueError(reason))
+        gc.collect()
+    loop.close()
+    assert ["of the user's own" in record.getMessage() for record in caplog.records] == [True]
 
 
 def read_and_write(directory: str, devices: str) -> None:
