@@ -179,6 +179,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
     with open_run(
         workdir,
         record,
+        config_type=FinetuneConfig,
         made_from={"tokenizer": ("init_from", "config.tokenizer")},
         n_parameters=count_parameters(model_config, model.readout),
         n_checkpoints=3,

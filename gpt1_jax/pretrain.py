@@ -154,6 +154,7 @@ def run(config: Any, workdir: str | Path) -> PretrainResult:
     with open_run(
         workdir,
         record,
+        config_type=PretrainConfig,
         made_from={"tokenizer": _MADE_FROM, "shards": _MADE_FROM},
         n_parameters=count_parameters(config.model),
         n_checkpoints=config.loop.keep_latest + 1,

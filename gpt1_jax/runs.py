@@ -14,12 +14,13 @@ from absl import logging
 from jax.sharding import Mesh
 
 from gpt1_jax.checkpoint import Checkpointer
+from gpt1_jax.config import to_dict
 from gpt1_jax.data.windows import prefetch
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import write_json
 from gpt1_jax.flops import train_flops_per_token
 from gpt1_jax.metrics import MetricsWriter, Progress
-from gpt1_jax.model import GPT1
+from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 from gpt1_jax.sharding import abstract_sharded, init_sharded
 from gpt1_jax.train import HostBatch, LoopConfig, Schedules, TrainState, TrainStep, fit, initial_state
 from gpt1_jax.version import __version__
@@ -49,6 +50,7 @@ def open_run(
     workdir: Path,
     record: dict[str, Any],
     *,
+    config_type: type,
     made_from: Mapping[str, tuple[str, ...]],
     n_parameters: int,
     n_checkpoints: int,
@@ -58,7 +60,7 @@ def open_run(
 
     A run that is refused before it has made anything takes its config.json with it. One that was refused or stopped
     later, but before its first checkpoint, leaves its folders to a corrected command in the same workdir, where they
-    are not `made_from` what was corrected (see `open_workdir`).
+    are not `made_from` what was corrected (see `open_workdir`). `config_type` is the dataclass of `record["config"]`.
 
     Raises:
       InputError: no accelerator where one is required, or a workdir that cannot be used.
@@ -73,7 +75,14 @@ def open_run(
     n_missing = max(1, n_checkpoints - len(list((workdir / "checkpoints").glob("[0-9]*"))))
     space = n_missing * n_parameters * BYTES_PER_PARAMETER + (64 << 20)
     record = {"version": __version__, **record}
-    with open_workdir(workdir, record, mutable=MUTABLE, made_from=made_from, min_free_bytes=space) as opened:
+    defaults = {
+        "config": to_dict(config_type()),
+        "model": to_dict(GPT1Config()),
+        "readout": to_dict(ReadOut("multiple_choice")),
+    }
+    with open_workdir(
+        workdir, record, mutable=MUTABLE, made_from=made_from, defaults=defaults, min_free_bytes=space
+    ) as opened:
         try:
             yield
         except InputError:

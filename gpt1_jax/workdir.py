@@ -72,6 +72,7 @@ def open_workdir(
     *,
     mutable: tuple[str, ...] = (),
     made_from: Mapping[str, tuple[str, ...]] | None = None,
+    defaults: Mapping[str, Any] | None = None,
     min_free_bytes: int = 64 << 20,
     process_index: int | None = None,
 ) -> Workdir:
@@ -87,6 +88,8 @@ def open_workdir(
       made_from: folders that a run makes before its first checkpoint, each with the dotted names of the fields that it
         depends on. While there is no checkpoint, other settings are then no error: they replace the old ones, and
         those of these folders go whose fields differ.
+      defaults: default values, nested as `config` is: a run of an earlier release, which had not a field yet, is taken
+        to have had its default.
       min_free_bytes: how much space has to be free; give what the checkpoints will take.
       process_index: this process's number; None asks JAX, which starts its backend.
 
@@ -115,6 +118,7 @@ def open_workdir(
         if workdir.resumed:
             old = read_config(path)
             _check_same_program(path, old, config)
+            old = _with_defaults(old, config, defaults or {})
             if made_from is None or has_checkpoint(path):
                 _check_same_run(path, old, config, mutable)
             else:
@@ -216,6 +220,19 @@ def _check_same_program(path: Path, old: Mapping[str, Any], new: Mapping[str, An
             f"workdir={path} belongs to a run of {old.get('program')!r}, this is {new.get('program')!r}: "
             "choose another workdir"
         )
+
+
+def _with_defaults(old: Mapping[str, Any], new: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The old configuration, with the default of every field that is only in the new one."""
+    completed = dict(old)
+    for name, default in defaults.items():
+        if name not in new:
+            continue
+        if isinstance(default, Mapping) and isinstance(new[name], Mapping) and isinstance(old.get(name, {}), Mapping):
+            completed[name] = _with_defaults(old.get(name, {}), new[name], default)
+        else:
+            completed.setdefault(name, default)
+    return completed
 
 
 def has_checkpoint(path: Path) -> bool:

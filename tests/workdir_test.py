@@ -102,6 +102,19 @@ def test_equal_numbers_are_no_difference(tmp_path: Path):
     open_workdir(tmp_path, changed(n_steps=1.0, threshold=float("nan"))).close()
 
 
+def test_a_field_that_a_later_release_added_had_its_default(tmp_path: Path):
+    later = changed(model__fused=False, lines=[], task={"options": {"header": None}})
+    defaults = {"model": {"fused": False, "n_embd": 768}, "lines": [], "task": {"options": {"header": None}}, "gone": 1}
+    open_workdir(tmp_path, CONFIG).close()
+    with pytest.raises(InputError, match=r"model\.fused is absent there, false here"):
+        open_workdir(tmp_path, later)
+    open_workdir(tmp_path, later, defaults=defaults).close()
+    with pytest.raises(InputError, match=r"model\.fused is false there, true here"):
+        open_workdir(tmp_path, changed(model__fused=True, lines=[]), defaults=defaults)
+    with pytest.raises(InputError, match=r"model\.n_embd is 64 there, 768 here"):
+        open_workdir(tmp_path, changed(model__n_embd=768), defaults=defaults)
+
+
 def test_a_workdir_is_open_once(tmp_path: Path):
     (tmp_path / "link").symlink_to(tmp_path / "run")
     code = f"""
