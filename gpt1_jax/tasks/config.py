@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpt1_jax.errors import InputError, did_you_mean
+from gpt1_jax.tasks.datasets import story_cloze
 from gpt1_jax.tasks.spec import TaskSpec, custom
 
 
@@ -16,6 +17,7 @@ class TaskConfig:
 
     Attributes:
       name: a key of `TASKS`; "custom" is made of the user's own files.
+      data: where a named data set is: a folder with its official files, or "tfds". It says all the rest but `metrics`.
       kind: classification, entailment, similarity or multiple_choice.
       train: CSV, TSV or JSONL files.
       validation: likewise; none holds `validation_fraction` of the training rows out.
@@ -36,6 +38,7 @@ class TaskConfig:
     """
 
     name: str = "custom"
+    data: str = ""
     kind: str = "classification"
     train: tuple[str, ...] = ()
     validation: tuple[str, ...] = ()
@@ -56,6 +59,10 @@ class TaskConfig:
 
 
 def _custom(config: TaskConfig) -> TaskSpec:
+    if config.data:
+        raise InputError(
+            f"task.data={config.data!r} is where a named data set is; task.name='custom' has its files in task.train"
+        )
     if not (config.train or config.validation or config.test):
         raise InputError("task.train is empty; name the CSV, TSV or JSONL files of the training examples")
     return custom(
@@ -88,7 +95,24 @@ def _reading(config: TaskConfig) -> dict[str, Any]:
     return options
 
 
-TASKS: dict[str, Callable[[TaskConfig], TaskSpec]] = {"custom": _custom}
+def _named(make: Callable[[str], TaskSpec]) -> Callable[[TaskConfig], TaskSpec]:
+    """A data set that is defined by where it is."""
+
+    def build(config: TaskConfig) -> TaskSpec:
+        given = TaskConfig(name=config.name, data=config.data, metrics=config.metrics)
+        for field in dataclasses.fields(config):
+            if (value := getattr(config, field.name)) != getattr(given, field.name):
+                raise InputError(
+                    f"task.{field.name}={value!r}: task.name={config.name!r} says this itself; leave it out, or "
+                    "describe the files yourself with task.name='custom'"
+                )
+        spec = make(config.data)
+        return dataclasses.replace(spec, metrics=config.metrics) if config.metrics else spec
+
+    return build
+
+
+TASKS: dict[str, Callable[[TaskConfig], TaskSpec]] = {"custom": _custom, "story_cloze": _named(story_cloze.make_spec)}
 """Name -> how its config becomes a spec. A new task is one entry."""
 
 

@@ -13,6 +13,7 @@ from absl import logging
 
 from gpt1_jax.data.tables import Row, read_rows
 from gpt1_jax.errors import InputError, quoted
+from gpt1_jax.tasks.datasets import story_cloze
 from gpt1_jax.tasks.spec import FIELDS, OPTIONAL_FIELDS, Source, TaskSpec
 
 Field = str | tuple[str, ...]
@@ -43,7 +44,10 @@ def _read_table(source: Source, columns: tuple[str, ...]) -> Iterator[Row]:
 
 
 # Name of a reader -> function(source, required columns) -> rows. A new file format is one more entry.
-READERS: dict[str, Callable[[Source, tuple[str, ...]], Iterator[Row]]] = {"table": _read_table}
+READERS: dict[str, Callable[[Source, tuple[str, ...]], Iterator[Row]]] = {
+    "table": _read_table,
+    "story_cloze": story_cloze.read_part,
+}
 
 
 def load_examples(spec: TaskSpec, splits: Sequence[str] | None = None) -> dict[str, list[Example]]:
