@@ -8,6 +8,7 @@ is made by `custom`.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -48,18 +49,39 @@ class Source:
       paths: files (or whatever else the reader understands).
       labelled: False for a split whose labels are not known: it gives predictions, not metrics.
       reader: a name in `gpt1_jax.tasks.examples.READERS`; "table" reads CSV, TSV and JSONL.
-      options: keyword arguments for the reader; for "table": `header`, `quoting`.
+      options: keyword arguments for the reader; for "table" those of `gpt1_jax.data.tables.read_rows`.
+      id: column with the row's identifier, where this split has one; None: the task's.
+      renames: label as it is written in these files to its name in `TaskSpec.labels`, where the two differ.
     """
 
     paths: tuple[str, ...]
     labelled: bool = True
     reader: str = "table"
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    id: str | None = None
+    renames: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Submission:
+    """What a benchmark's server takes: per split a TSV with a header and one line per example.
+
+    Attributes:
+      files: split name to file name.
+      labels: the words for the classes, in the order of `TaskSpec.labels`; empty: a score is written.
+      header: the two column names.
+      index: the first column: the example's "id" (a number in the official files), or its "row", counted from 0.
+    """
+
+    files: Mapping[str, str]
+    labels: tuple[str, ...] = ()
+    header: tuple[str, str] = ("index", "prediction")
+    index: Literal["id", "row"] = "id"
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
-    """Everything about a task.
+    """Everything about a task, of the paper's or of the user's own.
 
     Attributes:
       name: shown in logs and results.
@@ -70,12 +92,18 @@ class TaskSpec:
       label: the label's column; None if no split is labelled.
       labels: the label names in class order. None: learned from the training split, sorted. For multiple choice they
         name the answers in order, such as ("A", "B", "C", "D"), and have to be given.
+      score_range: (lowest, highest) where the label is a number, such as STS-B's (0.0, 5.0); then there are no labels.
       metrics: names in `gpt1_jax.tasks.metrics.METRICS`, the task's own first; it chooses the best checkpoint.
       held_out: split name to the fraction of the training rows set aside for it: stratified by label, rows with the
         same text on the same side, seeded by `split_seed`.
       drop_labels: label values whose rows are left out, counted and logged (SNLI's "-1").
       id: column with the row's identifier; None: `file:line`.
       allow_empty: takes empty texts, counted and logged, instead of refusing them.
+      sizes: variant to split to the number of its examples as published, after `drop_labels`; a split of another size
+        is logged as a warning.
+      submission: files for the benchmark's server; None: there is none.
+      paper: split to metric to the score in the paper, in percent (tables 2 to 4).
+      homepage: where the official files are to be had.
 
     Raises:
       InputError: if the parts do not fit together.
@@ -93,6 +121,11 @@ class TaskSpec:
     drop_labels: tuple[str, ...] = ()
     id: str | None = None
     allow_empty: bool = False
+    score_range: tuple[float, float] | None = None
+    sizes: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+    submission: Submission | None = None
+    paper: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    homepage: str = ""
 
     def __post_init__(self) -> None:
         _check_choice("kind", self.kind, KINDS)
@@ -111,6 +144,16 @@ class TaskSpec:
         """The names of all splits, those held out from "train" included."""
         return (*self.sources, *self.held_out)
 
+    @property
+    def selection_split(self) -> str | None:
+        """The split whose first metric chooses the best checkpoint: "validation", or the first one called
+        "validation_..." (MultiNLI's matched one); None if there is none or it has no labels.
+        """
+        for split in ("validation", *self.splits):
+            if split in self.splits and split.startswith("validation") and self.is_labelled(split):
+                return split
+        return None
+
     def is_labelled(self, split: str) -> bool:
         """Whether the labels of `split` are known.
 
@@ -120,13 +163,17 @@ class TaskSpec:
         _check_choice("split", split, self.splits)
         return self.sources["train" if split in self.held_out else split].labelled
 
+    def id_column(self, split: str) -> str | None:
+        """The column with the identifiers of `split`."""
+        return self.sources["train" if split in self.held_out else split].id or self.id
+
     def columns(self, split: str) -> tuple[str, ...]:
         """The columns that have to be in the rows of `split`."""
         columns = [c for field in self.fields.values() for c in ((field,) if isinstance(field, str) else field)]
         if self.label is not None and self.is_labelled(split):
             columns.append(self.label)
-        if self.id is not None:
-            columns.append(self.id)
+        if (id_ := self.id_column(split)) is not None:
+            columns.append(id_)
         return tuple(dict.fromkeys(columns))
 
     @classmethod
@@ -137,7 +184,11 @@ class TaskSpec:
             name: Source(**{**source, "paths": tuple(source["paths"])}) for name, source in values["sources"].items()
         }
         fields = {name: tuple(c) if isinstance(c, list) else c for name, c in values["fields"].items()}
-        return cls(**{**values, "sources": sources, "fields": fields})
+        submission = values.get("submission")
+        if submission is not None:
+            submission = {name: tuple(v) if isinstance(v, list) else v for name, v in submission.items()}
+            submission = Submission(**submission)
+        return cls(**{**values, "sources": sources, "fields": fields, "submission": submission})
 
     def _check_fields(self) -> None:
         known = FIELDS[self.kind]
@@ -157,19 +208,31 @@ class TaskSpec:
             raise InputError(
                 "label: no column given, yet a split is labelled; name the column, or declare the splits unlabelled"
             )
-        if self.labels is None:
+        if self.score_range is not None:
+            self._check_scores(*self.score_range)
+        elif self.labels is None:
             if self.kind == "multiple_choice":
                 raise InputError(
                     'labels: multiple choice needs the answers\' names in order, such as ("A", "B", "C", "D")'
                 )
-            return
-        if len(self.labels) < 2 or len(set(self.labels)) != len(self.labels):
+        elif len(self.labels) < 2 or len(set(self.labels)) != len(self.labels):
             raise InputError(f"labels={self.labels!r}: at least two names, each once")
-        for label in self.labels:
+        for label in self.labels or ():
             if not isinstance(label, str) or not label:
                 raise InputError(
                     f"labels: {label!r} is not a non-empty string; numbers are written as strings, such as '1'"
                 )
+        words = self.submission.labels if self.submission is not None else ()
+        if words and len(words) != len(self.labels or ()):
+            raise InputError(f"submission.labels={words!r}: one word for each of the labels {self.labels!r}")
+
+    def _check_scores(self, low: float, high: float) -> None:
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise InputError(f"score_range=({low}, {high}): two numbers, the lowest score and the highest")
+        if self.kind == "multiple_choice":
+            raise InputError("score_range: multiple choice has answers, not scores; use another kind")
+        if self.labels is not None:
+            raise InputError(f"score_range=({low}, {high}) and labels={self.labels!r}: a label is a number or a name")
 
     def _check_splits(self) -> None:
         if not self.sources:
