@@ -199,7 +199,8 @@ def task_outputs(
         h, table = m.features(flat, rows=flat_rows, deterministic=key is None)
         nll = next_token_nll(h, table, flat, n_rows=m.config.n_logits, chunk=config.chunk)
         h = h.reshape(n_batch, n_streams, n_tokens, -1)
-        return m.task_logits(h, tokens, rows=rows, deterministic=key is None), nll
+        at = _last_real(batch["mask"]) if m.readout.read_at == "last" else None
+        return m.task_logits(h, tokens, at=at, rows=rows, deterministic=key is None), nll
 
     rngs = None if key is None else {"dropout": key}
     logits, lm_nll = model.apply({"params": params}, rngs=rngs, method=forward)
@@ -209,3 +210,8 @@ def task_outputs(
         "task_nll": task_nll(logits, batch["label"], answers),
         "lm_nll": lm_nll.reshape(n_batch, n_streams, n_tokens - 1),
     }
+
+
+def _last_real(mask: Array) -> Array:
+    """Index of the last token of each stream that is not padding, 0 where all is: [B, C, L] -> int32 [B, C]."""
+    return jnp.max(jnp.where(mask > 0, jnp.arange(mask.shape[-1]), 0), axis=-1)

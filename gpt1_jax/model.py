@@ -201,8 +201,11 @@ class GPT1(nn.Module):
     def setup(self) -> None:
         """Tied token table, position table, blocks and, with a readout, the task head."""
         c = self.config
-        if self.readout is not None and c.n_special != N_SPECIAL:
-            raise InputError(f"n_special={c.n_special}: a model with a task head needs n_special={N_SPECIAL}")
+        if self.readout is not None and self.readout.read_at == "extract" and c.n_special != N_SPECIAL:
+            raise InputError(
+                f"n_special={c.n_special}: a model with a task head needs n_special={N_SPECIAL}, or read_at='last' in "
+                f"its readout"
+            )
         self.tokens_embed = Embedding(c.padded_rows, c.n_rows, c.n_embd, "vocab")
         self.positions_embed = Embedding(c.n_ctx, c.n_ctx, c.n_embd, None)
         block = Block if c.remat == "none" else nn.remat(Block, policy=REMAT_POLICIES[c.remat], prevent_cse=True)
@@ -316,12 +319,22 @@ class GPT1(nn.Module):
         logits = jnp.einsum("...d,rd->...r", h, table, precision=matmul_precision(h.dtype))
         return logits[..., : self.config.n_logits].astype(jnp.float32)
 
-    def task_logits(self, h: Array, tokens: Array, *, rows: Array | None = None, deterministic: bool = True) -> Array:
-        """W_y at the extract token of every stream (paper, equations 3-4 and section 3.3).
+    def task_logits(
+        self,
+        h: Array,
+        tokens: Array,
+        *,
+        at: Array | None = None,
+        rows: Array | None = None,
+        deterministic: bool = True,
+    ) -> Array:
+        """W_y at one token of every stream (paper, equations 3-4 and section 3.3).
 
         Args:
           h: [B, C, L, D], top hidden states.
-          tokens: int32 [B, C, L]; the first extract token of a stream is read, position 0 where there is none.
+          tokens: int32 [B, C, L].
+          at: int32 [B, C], the token that is read; default the first extract token of a stream, position 0 where there
+            is none, or with `read_at="last"` the last of the L tokens.
           rows: int32 [B], global rows of the examples, for dropout.
           deterministic: False switches dropout on. One mask serves all streams of an example.
 
@@ -331,7 +344,10 @@ class GPT1(nn.Module):
         if self.readout is None:
             raise InputError("this model has no task head; build it as GPT1(config, readout=ReadOut(...))")
         rows = jnp.arange(tokens.shape[0]) if rows is None else rows
-        at = jnp.argmax(tokens == self.config.extract_id, axis=-1)
+        if at is None and self.readout.read_at == "extract":
+            at = jnp.argmax(tokens == self.config.extract_id, axis=-1)
+        elif at is None:
+            at = jnp.full(tokens.shape[:-1], tokens.shape[-1] - 1)
         h_BxCxD = jnp.take_along_axis(h, at[..., None, None], axis=2)[:, :, 0]
         if self.readout.kind == "similarity":
             h_BxCxD = h_BxCxD.sum(axis=1, keepdims=True)

@@ -127,6 +127,7 @@ class GPT1Config:
 
 
 READ_OUT_KINDS = ("classification", "entailment", "similarity", "multiple_choice")
+READ_AT = ("extract", "last")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,16 +139,21 @@ class ReadOut:
         "multiple_choice" compares one output over the answers.
       labels: names of the classes in the order of the outputs; for multiple choice names of the answers in their order
         ("A", "B", ...), or none.
+      read_at: the token of a stream that W_y reads: "extract", which needs n_special=3, or "last", the last real one,
+        as models of other programs do that were fine-tuned without special tokens.
     """
 
     kind: str
     labels: tuple[str, ...] = ()
+    read_at: str = "extract"
 
     def __post_init__(self) -> None:
-        """Checks kind and labels against each other."""
+        """Checks every field, and kind and labels against each other."""
         object.__setattr__(self, "labels", tuple(self.labels))
         if self.kind not in READ_OUT_KINDS:
             raise InputError(f"kind={self.kind!r} is unknown; use one of {list(READ_OUT_KINDS)}")
+        if self.read_at not in READ_AT:
+            raise InputError(f"read_at={self.read_at!r} is unknown; use one of {list(READ_AT)}")
         if self.kind != "multiple_choice" and len(self.labels) < 2:
             raise InputError(f"labels={list(self.labels)}: kind={self.kind!r} needs at least two label names")
 

@@ -130,6 +130,58 @@ def test_without_an_extract_token_position_zero_is_read():
     np.testing.assert_array_equal(run(changed)["logits"], run(given)["logits"])
 
 
+PLAIN = dataclasses.replace(CONFIG, n_special=0)
+
+
+def last_token_model(kind: str) -> GPT1:
+    return GPT1(PLAIN, dataclasses.replace(READ_OUTS[kind], read_at="last"))
+
+
+@pytest.mark.parametrize("kind", READ_OUTS)
+def test_the_last_real_token_is_read(kind):
+    """Without special tokens: what is padded neither matters nor moves what is read, on its own and in a batch."""
+    model = last_token_model(kind)
+    params = random_params(model)
+    run = jax.jit(functools.partial(task_outputs, model, params))
+    given = batch(STREAMS[kind])
+    given["tokens"] %= 50
+    lengths = np.random.default_rng(3).integers(1, 9, given["tokens"].shape[:2])
+    lengths[0] = 8
+    given["mask"] = (np.arange(8) < lengths[..., None]).astype(np.float32)
+    out = run(given)
+    other = run(given | {"tokens": np.where(given["mask"] > 0, given["tokens"], 49 - given["tokens"])})
+    np.testing.assert_allclose(other["logits"], out["logits"], rtol=0, atol=1e-6)
+    scaled = run(given | {"mask": given["mask"] * 1e-3})
+    np.testing.assert_array_equal(scaled["logits"], out["logits"])
+
+    def alone(row: int) -> np.ndarray:
+        """Every stream by itself, as long as it is; then W_y in NumPy."""
+        read = []
+        for stream, length in zip(given["tokens"][row], lengths[row], strict=True):
+            h, _ = model.apply({"params": params}, stream[None, :length], method=GPT1.features)
+            read.append(h[0, -1])
+        if kind == "similarity":
+            read = [sum(read)]
+        logits = np.stack(read) @ params["clf"]["kernel"] + params["clf"]["bias"]
+        return logits[:, 0] if kind == "multiple_choice" else logits[0]
+
+    for row in range(3):
+        np.testing.assert_allclose(out["logits"][row], alone(row), rtol=0, atol=1e-5)
+
+
+def test_the_token_that_is_read_can_be_given():
+    model = last_token_model("multiple_choice")
+    params = random_params(model)
+    tokens = batch(4)["tokens"] % 50
+    h = np.random.default_rng(2).normal(size=(*tokens.shape, 16)).astype(np.float32)
+    run = functools.partial(model.apply, {"params": params}, h, tokens, method=GPT1.task_logits)
+    np.testing.assert_array_equal(run(), run(at=np.full((5, 4), 7)))
+    at = np.random.default_rng(4).integers(0, 8, (5, 4))
+    read = np.take_along_axis(h, at[..., None, None], axis=2)[:, :, 0]
+    expected = read @ params["clf"]["kernel"][:, 0] + params["clf"]["bias"]
+    np.testing.assert_allclose(run(at=at), expected, rtol=0, atol=1e-5)
+
+
 def test_missing_answers_never_win():
     """They take no probability, whatever their logit, and neither they nor their content is noticed."""
     given, run = batch(4), compiled("multiple_choice")
@@ -173,8 +225,9 @@ BAD = [
     (lambda: ReadOut("similarity", ("same",)), r"labels=\['same'\]: kind='similarity' needs at least two label names"),
     (
         lambda: random_params(GPT1(dataclasses.replace(CONFIG, n_special=0), ReadOut("multiple_choice"))),
-        r"n_special=0: a model with a task head needs n_special=3",
+        r"n_special=0: a model with a task head needs n_special=3, or read_at='last' in its readout",
     ),
+    (lambda: ReadOut("multiple_choice", read_at="end"), r"read_at='end' is unknown; use one of \['extract', 'last'\]"),
     (
         lambda: GPT1(CONFIG).apply(
             {"params": {}}, np.zeros((1, 1, 2, 16)), np.zeros((1, 1, 2), np.int32), method=GPT1.task_logits
