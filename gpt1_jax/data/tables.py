@@ -7,8 +7,10 @@ The rule: every byte of a file ends up in a row, or in an `InputError` that name
   error.
 - `.csv`: comma, fields optionally in double quotes, a quote inside a quoted field is doubled. `.tsv`: the same with a
   tab, but a quoted field may not span lines: most such files are unquoted text in which a stray quote would swallow
-  the lines up to the next one. `quoting="csv"` allows it, `quoting="none"` takes quotes as ordinary characters.
-- The first row names the columns, unless `header` does. Every row has as many fields as there are columns.
+  the lines up to the next one. `quoting="csv"` allows it. With `quoting="none"` quotes (and a lone CR) are ordinary
+  characters, and a row is a line.
+- The first row names the columns, unless `header` does. Every row has as many fields as there are columns; where some
+  have not, `repair` leaves out these rows, or their surplus fields, and the log counts them.
 - `.jsonl`: one JSON object per line, keys unique.
 - Blank lines carry no data: skipped and counted in the log.
 """
@@ -28,7 +30,9 @@ from absl import logging
 from gpt1_jax.errors import InputError, did_you_mean
 from gpt1_jax.files import first_missing, similar
 
+Format = Literal["csv", "tsv", "jsonl"]
 Quoting = Literal["csv", "none"]
+Repair = Literal["drop_rows", "drop_fields"]
 SUFFIXES = (".csv", ".tsv", ".jsonl")
 
 _BOM = b"\xef\xbb\xbf"
@@ -42,11 +46,12 @@ class Row(NamedTuple):
     path: str
     line: int  # 1-based; the first line of a row that spans several
     values: dict[str, Any]
+    part: str = ""  # which one, where several rows come from a line
 
     @property
     def where(self) -> str:
         """`file:line`, for messages."""
-        return f"{self.path}:{self.line}"
+        return f"{self.path}:{self.line}{self.part and f' ({self.part})'}"
 
 
 def read_rows(
@@ -55,6 +60,8 @@ def read_rows(
     columns: Iterable[str] = (),
     header: Sequence[str] | None = None,
     quoting: Quoting | None = None,
+    format: Format | None = None,
+    repair: Repair | None = None,
 ) -> Iterator[Row]:
     """Reads the rows of one file or of several, in order; the format follows each file's suffix.
 
@@ -63,6 +70,9 @@ def read_rows(
       columns: columns that have to be there (others may be).
       header: the column names of CSV/TSV files that do not have them in their first row.
       quoting: for CSV/TSV: "csv" or "none", see the module; None is "csv", with the caution said there for `.tsv`.
+      format: "csv", "tsv" or "jsonl" for files whose suffix says something else.
+      repair: for CSV/TSV rows of a wrong number of fields: "drop_rows" leaves them out, "drop_fields" the fields
+        beyond the last column; both count and log. None refuses them.
 
     Raises:
       InputError: at once for a missing file, a wrong suffix or a file listed twice; while iterating for an empty
@@ -70,7 +80,9 @@ def read_rows(
     """
     if isinstance(paths, str | os.PathLike):
         paths = (paths,)
-    files = [check_file(path) for path in paths]
+    if format not in (None, "csv", "tsv", "jsonl"):
+        raise InputError(f"format={format!r}: allowed are 'csv', 'tsv', 'jsonl' and None")
+    files = [check_file(path, any_suffix=format is not None) for path in paths]
     if not files:
         raise InputError(f"paths: no file given; give one or more {', '.join(SUFFIXES)} files")
     for i, file in enumerate(files):
@@ -78,11 +90,14 @@ def read_rows(
             raise InputError(f"{file}: listed twice, which would count its rows twice; list it once")
     if quoting not in (None, "csv", "none"):
         raise InputError(f"quoting={quoting!r}: allowed are 'csv', 'none' and None")
-    return _read_files(files, tuple(columns), None if header is None else list(header), quoting)
+    if repair not in (None, "drop_rows", "drop_fields"):
+        raise InputError(f"repair={repair!r}: allowed are 'drop_rows', 'drop_fields' and None")
+    formats = [format or file.suffix.lower()[1:] for file in files]
+    return _read_files(files, formats, tuple(columns), None if header is None else list(header), quoting, repair)
 
 
-def check_file(path: str | os.PathLike[str]) -> Path:
-    """Returns `path` if it is a readable file with a known suffix.
+def check_file(path: str | os.PathLike[str], *, any_suffix: bool = False) -> Path:
+    """Returns `path` if it is a readable file with a known suffix, or with any.
 
     Raises:
       InputError: otherwise; a missing file comes with the nearest name that exists.
@@ -92,7 +107,7 @@ def check_file(path: str | os.PathLike[str]) -> Path:
         raise InputError(f"{path}: is a folder; give the {', '.join(SUFFIXES)} files in it")
     if not path.exists():
         raise InputError(f"{path}: no such file{_nearest(path)}")
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in SUFFIXES and not any_suffix:
         raise InputError(f"{path}: suffix {path.suffix!r} is not one of {', '.join(SUFFIXES)}; convert or rename it")
     if not os.access(path, os.R_OK):
         raise InputError(f"{path}: no permission to read it")
@@ -107,13 +122,18 @@ def _nearest(path: Path) -> str:
 
 
 def _read_files(
-    files: Sequence[Path], columns: tuple[str, ...], header: list[str] | None, quoting: Quoting | None
+    files: Sequence[Path],
+    formats: Sequence[str],
+    columns: tuple[str, ...],
+    header: list[str] | None,
+    quoting: Quoting | None,
+    repair: Repair | None,
 ) -> Iterator[Row]:
-    for file in files:
-        if file.suffix.lower() == ".jsonl":
+    for file, format_ in zip(files, formats, strict=True):
+        if format_ == "jsonl":
             yield from _read_jsonl(file, columns)
         else:
-            yield from _read_delimited(file, columns, header, quoting)
+            yield from _read_delimited(file, format_ == "tsv", columns, header, quoting, repair)
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -137,52 +157,77 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _read_delimited(
-    path: Path, columns: tuple[str, ...], header: list[str] | None, quoting: Quoting | None
+    path: Path,
+    is_tsv: bool,
+    columns: tuple[str, ...],
+    header: list[str] | None,
+    quoting: Quoting | None,
+    repair: Repair | None,
 ) -> Iterator[Row]:
-    is_tsv = path.suffix.lower() == ".tsv"
-    one_line_fields = is_tsv and quoting is None
-    # The limit is one number per process, far below a long document; it is only ever raised here.
-    csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))
-    reader = csv.reader(
-        _lines(path),
-        delimiter="\t" if is_tsv else ",",
-        quoting=csv.QUOTE_NONE if quoting == "none" else csv.QUOTE_MINIMAL,
-        strict=True,
-    )
     hint = "" if quoting == "none" else '; if quotes are ordinary characters in this file, use quoting="none"'
     names = header
     if names is not None:
         _check_header(path, 0, names, columns)
     blank = rows = 0
-    while True:
-        line = reader.line_num + 1
-        try:
-            cells = next(reader)
-        except StopIteration:
-            break
-        except csv.Error as error:
-            raise InputError(f"{path}:{line}: {_explain(str(error))}{hint}") from None
+    repaired: list[int] = []
+    records = _split_lines(path, is_tsv) if quoting == "none" else _read_quoted(path, is_tsv, quoting, hint)
+    for line, cells in records:
         if not cells:
             blank += 1
             continue
-        if one_line_fields and reader.line_num != line:
-            raise InputError(
-                f"{path}:{line}: a quoted field runs on to line {reader.line_num}; in a .tsv file say which is meant: "
-                'quoting="csv" (fields may span lines) or quoting="none" (quotes are ordinary characters)'
-            )
         if names is None:
             names = cells
             _check_header(path, line, names, columns)
             continue
         if len(cells) != len(names):
-            what = "too few" if len(cells) < len(names) else "too many"
-            raise InputError(
-                f"{path}:{line}: {what} columns: {len(cells)} where the header has {len(names)} "
-                f"({_listed(names)}); quote fields that contain the delimiter{hint}"
-            )
+            surplus = len(cells) > len(names)
+            if repair is None or (repair == "drop_fields" and not surplus):
+                raise InputError(
+                    f"{path}:{line}: too {'many' if surplus else 'few'} columns: {len(cells)} where the header has "
+                    f"{len(names)} ({_listed(names)}); quote fields that contain the delimiter{hint}"
+                )
+            repaired.append(line)
+            if repair == "drop_rows":
+                continue
         rows += 1
-        yield Row(str(path), line, dict(zip(names, cells, strict=True)))
+        yield Row(str(path), line, dict(zip(names, cells, strict=False)))
+    if repaired and not rows:
+        raise InputError(
+            f"{path}:{repaired[0]}: none of the {len(repaired)} rows has {len(names)} fields ({_listed(names)})"
+        )
+    if repaired:
+        what = "rows left out" if repair == "drop_rows" else "rows lost their surplus fields"
+        first = ", ".join(map(str, repaired[:10])) + (", ..." if len(repaired) > 10 else "")
+        logging.warning("%s: %d %s for not having %d fields: line %s", path, len(repaired), what, len(names), first)
     _finish(path, rows, blank, has_header=names is not None and header is None)
+
+
+def _split_lines(path: Path, is_tsv: bool) -> Iterator[tuple[int, list[str]]]:
+    """Number and fields of each line of a file without quotes; no fields for an empty line."""
+    for number, line in enumerate(_lines(path), 1):
+        line = line.removesuffix("\n").removesuffix("\r")
+        yield number, line.split("\t" if is_tsv else ",") if line else []
+
+
+def _read_quoted(path: Path, is_tsv: bool, quoting: Quoting | None, hint: str) -> Iterator[tuple[int, list[str]]]:
+    """First line and fields of each record of a file whose fields may be in quotes; no fields for an empty line."""
+    # The limit is one number per process, far below a long document; it is only ever raised here.
+    csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))
+    reader = csv.reader(_lines(path), delimiter="\t" if is_tsv else ",", strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise InputError(f"{path}:{line}: {_explain(str(error))}{hint}") from None
+        if is_tsv and quoting is None and reader.line_num > line:
+            raise InputError(
+                f"{path}:{line}: a quoted field runs on to line {reader.line_num}; in a .tsv file say which is meant: "
+                'quoting="csv" (fields may span lines) or quoting="none" (quotes are ordinary characters)'
+            )
+        yield line, cells
 
 
 def _explain(error: str) -> str:

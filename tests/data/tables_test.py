@@ -63,6 +63,46 @@ def test_tsv_takes_quotes_but_no_quoted_field_over_several_lines(tmp_path):
     assert [row["text"] for row in values(stray, quoting="csv")] == ["never closed\ny\tand here a quote"]
 
 
+def test_without_quotes_a_row_is_a_line_and_all_else_is_text(tmp_path):
+    path = write(tmp_path, "a.tsv", b'text\tlabel\n "a\rb\xc2\x85" \tx\r\n\n"\ty\n')
+    rows = list(read_rows(path, quoting="none"))
+    assert [(row.line, row.values) for row in rows] == [
+        (2, {"text": ' "a\rb\x85" ', "label": "x"}),
+        (4, {"text": '"', "label": "y"}),
+    ]
+
+
+def test_the_format_may_differ_from_the_suffix(tmp_path):
+    path = write(tmp_path, "a.txt", "text\tlabel\na,b\tx\n")
+    assert values(path, format="tsv") == [{"text": "a,b", "label": "x"}]
+    assert values(write(tmp_path, "b.txt", '{"text": "a"}\n'), format="jsonl") == [{"text": "a"}]
+    with pytest.raises(InputError, match="format='xml'"):
+        read_rows(path, format="xml")
+
+
+def test_rows_of_a_wrong_number_of_fields_are_left_out_when_asked_for_and_counted(tmp_path, caplog):
+    path = write(tmp_path, "a.tsv", "text\tlabel\na\tx\nhalf of\na row\ty\tz\nb\ty\n")
+    with pytest.raises(InputError, match=r"a\.tsv:3: too few columns"):
+        values(path, quoting="none")
+    assert [row["text"] for row in values(path, quoting="none", repair="drop_rows")] == ["a", "b"]
+    assert "2 rows left out for not having 2 fields: line 3, 4" in caplog.text
+    none = write(tmp_path, "b.tsv", "text\tlabel\na\nb\n")
+    with pytest.raises(InputError, match=r"b\.tsv:2: none of the 2 rows has 2 fields \('text', 'label'\)"):
+        values(none, repair="drop_rows")
+    with pytest.raises(InputError, match="repair='skip'"):
+        read_rows(path, repair="skip")
+
+
+def test_surplus_fields_are_left_out_when_asked_for_and_counted(tmp_path, caplog):
+    path = write(tmp_path, "a.tsv", "a\tx\thttp://a\thttp://b\nb\ty\n")
+    options = {"header": ("text", "label"), "repair": "drop_fields"}
+    assert values(path, **options) == [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
+    assert "1 rows lost their surplus fields for not having 2 fields: line 1" in caplog.text
+    short = write(tmp_path, "b.tsv", "a\tx\nb\n")
+    with pytest.raises(InputError, match=r"b\.tsv:2: too few columns"):
+        values(short, **options)
+
+
 def test_jsonl_keeps_json_types(tmp_path):
     path = write(
         tmp_path, "a.jsonl", '{"text": "a\\u00e9\\ud83d\\ude00", "label": 1, "answers": ["x"]}\n\n{"text": null}'
