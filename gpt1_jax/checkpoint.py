@@ -206,7 +206,7 @@ class Checkpointer:
         return max(self.all_steps(), default=None)
 
     def best_step(self) -> int | None:
-        """The step with the best value of `best_metric`, the later one on a tie; None if no checkpoint has a value."""
+        """The step with the best value of `best_metric`, the earliest on a tie; None if no checkpoint has a value."""
         return self._best_of(self.all_steps())
 
     def restore(self, abstract_state: PyTree, step: int | None = None) -> tuple[PyTree, dict[str, Any]]:
@@ -323,7 +323,7 @@ class Checkpointer:
     def _best_of(self, steps: Sequence[int]) -> int | None:
         values = {step: self._metrics_of(step).get(self._best_metric) for step in steps}
         scored = [step for step, value in values.items() if value is not None]
-        return max(scored, key=lambda step: (self._sign * values[step], step), default=None)
+        return max(scored, key=lambda step: (self._sign * values[step], -step), default=None)
 
     def _add_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         known = self._metrics_of(step)

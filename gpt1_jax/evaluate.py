@@ -135,7 +135,13 @@ def _compiled_predict(model: GPT1, mesh: Mesh) -> Callable[..., Any]:
 
 
 def encode_task_split(
-    spec: TaskSpec, name: str, examples: Sequence[Example], model: GPT1, tokenizer: Tokenizer
+    spec: TaskSpec,
+    name: str,
+    examples: Sequence[Example],
+    model: GPT1,
+    tokenizer: Tokenizer,
+    *,
+    max_text_tokens: int | None = None,
 ) -> EncodedSplit:
     """A split of a task, encoded for a model with a readout. See `data.labelled.encode_split` for what it raises."""
     return encode_split(
@@ -144,6 +150,7 @@ def encode_task_split(
         labels=model.readout.labels,
         tokenizer=tokenizer,
         n_ctx=model.config.n_ctx,
+        max_text_tokens=max_text_tokens,
         name=name,
         allow_empty=spec.allow_empty,
     )
@@ -271,7 +278,7 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
     spec = make_spec(task)
     results = {}
     for name, examples in load_examples(spec, splits).items():
-        split = encode_task_split(spec, name, examples, model, tokenizer)
+        split = encode_task_split(spec, name, examples, model, tokenizer, max_text_tokens=stored.get("max_text_tokens"))
         results[name] = task_metrics(
             spec, split, *TaskEvaluator(model, mesh, split, batch_size=config.batch_size)(params)
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,54 +21,23 @@ from jax.sharding import Mesh
 from gpt1_jax import tokenizers
 from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.data.buckets import choose_buckets
-from gpt1_jax.data.labelled import EncodedSplit, train_batches
+from gpt1_jax.data.labelled import EncodedSplit, TrainBatches, train_batches
+from gpt1_jax.data.original import max_text_tokens, original_batches, shrunken_n_ctx
 from gpt1_jax.errors import InputError
 from gpt1_jax.evaluate import TaskEvaluator, encode_task_split, task_metrics
 from gpt1_jax.losses import LossConfig, task_objective
-from gpt1_jax.model import GPT1, GPT1Config, ReadOut, count_parameters
-from gpt1_jax.model_config import N_SPECIAL
+from gpt1_jax.model import GPT1, ReadOut, count_parameters
 from gpt1_jax.optim import OptimizerConfig, Schedule, make_optimizer, make_schedule
-from gpt1_jax.pretrained import (
-    ARCHITECTURE,
-    Params,
-    add_special_rows,
-    check_tokenizer,
-    load_pretrained,
-    model_record,
-    slice_positions,
-)
+from gpt1_jax.pretrained import Params, model_record
 from gpt1_jax.runs import check_seed, describe_run, open_run, train, write_results
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh
 from gpt1_jax.tasks.config import TaskConfig, make_spec
-from gpt1_jax.tasks.examples import label_names, load_examples
+from gpt1_jax.tasks.examples import Example, label_names, load_examples
 from gpt1_jax.tasks.predictions import write_predictions
+from gpt1_jax.tasks.spec import TaskSpec
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import LoopConfig, TrainStep, jit_train_step, make_train_step, state_shardings
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelOptions:
-    """What a fine-tuning run says about the network; None keeps what the pre-trained model has (the paper's without).
-
-    Attributes:
-      vocab_size: see `GPT1Config`, like all others. What the weights were trained as (`pretrained.ARCHITECTURE`) can
-        only be set for training from scratch.
-    """
-
-    vocab_size: int | None = None
-    n_ctx: int | None = None
-    n_embd: int | None = None
-    n_head: int | None = None
-    n_layer: int | None = None
-    embd_pdrop: float | None = None
-    attn_pdrop: float | None = None
-    resid_pdrop: float | None = None
-    clf_pdrop: float | None = None
-    activation: str | None = None
-    attention: str | None = None
-    clf_bias: bool | None = None
-    dtype: str | None = None
-    remat: str | None = None
+from gpt1_jax.warm_start import ModelOptions, StartingPoint, starting_point
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +52,9 @@ class FinetuneConfig:
       epochs: passes over the training split.
       lm_coef: lambda, the weight of the auxiliary language-model loss L1.
       optimizer: Adam and its schedule.
+      original_batches: exactly the batches of the original program, to repeat its runs: every text is cut to n_ctx // 2
+        - 2 tokens, n_ctx shrinks to the longest example, all batches have that length, the order of the examples is
+        its own for the same seed, and the incomplete last batch of an epoch is left out (see `data.original`).
       buckets: lengths a batch may have; empty chooses `n_buckets` from the data.
       n_buckets: most lengths to choose: each is one compilation.
       loss: how L1 is computed.
@@ -100,6 +72,7 @@ class FinetuneConfig:
     epochs: int = 3
     lm_coef: float = 0.5
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=6.25e-5, schedule="warmup_linear", warmup_steps=None)
+    original_batches: bool = False
     buckets: tuple[int, ...] = ()
     n_buckets: int = 4
     loss: LossConfig = LossConfig()
@@ -116,6 +89,11 @@ class FinetuneConfig:
                 raise InputError(f"{name}={getattr(self, name)} must be at least 1")
         if self.lm_coef < 0:
             raise InputError(f"lm_coef={self.lm_coef} must not be negative")
+        if self.original_batches and self.buckets:
+            raise InputError(
+                f"buckets={self.buckets} contradicts original_batches=True, whose batches all have one length; leave "
+                "one of the two out"
+            )
         check_seed(self.seed)
 
 
@@ -140,7 +118,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
     """Fine-tunes, or goes on with the run that `workdir` holds.
 
     The validation split is evaluated after every epoch and its first metric chooses the checkpoint that is kept as the
-    best; the test split, where there is one, is looked at once, with that checkpoint.
+    best, the earliest on a tie; the test split, where there is one, is looked at once, with that checkpoint.
 
     Args:
       config: a `FinetuneConfig`, a mapping or a `ConfigDict`.
@@ -156,22 +134,27 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
     workdir = Path(workdir)
     spec = make_spec(config.task)
     mesh = make_mesh(config.mesh)
-    model_config, params, tokenizer = starting_point(config, init_from)
+    start = starting_point(config.model, init_from=init_from, tokenizer=config.tokenizer, seed=config.seed)
     check_mesh(
         mesh,
         batch_size=config.batch_size,
-        n_head=model_config.n_head,
+        n_head=start.config.n_head,
         accumulation_steps=config.accumulation_steps,
     )
     examples = load_examples(spec)
     if "train" not in examples:
         raise InputError("task.train is empty; name the files of the training examples")
-    labels = label_names(spec, examples["train"])
-    model = GPT1(model_config, ReadOut(spec.kind, labels))
+    start = start.for_task(ReadOut(spec.kind, label_names(spec, examples["train"])))
+    splits, reading = None, {}
+    if config.original_batches:  # the examples decide n_ctx, which config.json has to tell
+        reading = {"max_text_tokens": max_text_tokens(start.config.n_ctx)}
+        splits, start = _encode_and_shrink(spec, examples, start, **reading)
+    model = GPT1(start.config, start.readout)
     best = {"best_metric": f"validation_{spec.metrics[0]}"} if "validation" in examples else {}
     record = {
         "program": "finetune",
         **model_record(model),
+        **reading,
         "best": best,
         "init_from": None if init_from is None else str(init_from),
         "config": to_dict(config),
@@ -181,20 +164,14 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         record,
         config_type=FinetuneConfig,
         made_from={"tokenizer": ("init_from", "config.tokenizer")},
-        n_parameters=count_parameters(model_config, model.readout),
+        n_parameters=count_parameters(model.config, model.readout),
         n_checkpoints=3,
         require_accelerator=config.require_accelerator,
     ):
-        splits = {name: encode_task_split(spec, name, examples[name], model, tokenizer) for name in examples}
-        buckets = _buckets(config, splits, model_config.n_ctx)
-        batches = train_batches(
-            splits["train"],
-            batch_size=config.batch_size,
-            seed=config.seed,
-            buckets=buckets,
-            host_index=jax.process_index(),
-            host_count=jax.process_count(),
-        )
+        if splits is None:
+            splits = _encode(spec, examples, start)
+        buckets = _buckets(config, splits, model.config.n_ctx)
+        batches = _train_batches(config, splits["train"], model.config.n_embd, buckets)
         evaluators = {
             name: TaskEvaluator(model, mesh, split, batch_size=config.batch_size, buckets=buckets)
             for name, split in splits.items()
@@ -211,11 +188,11 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             "lm_coef": Schedule(np.float32(config.lm_coef)),
         }
         if jax.process_index() == 0 and not (workdir / "tokenizer" / tokenizers.MARKER).exists():
-            tokenizer.save(workdir / "tokenizer")  # the first thing that is made, after all that may be refused
+            start.tokenizer.save(workdir / "tokenizer")  # the first thing that is made, after all that may be refused
         describe_run(
             mesh,
             n_steps=n_steps,
-            parameters=count_parameters(model_config, model.readout),
+            parameters=count_parameters(model.config, model.readout),
             **{f"{name}_examples": len(split) for name, split in splits.items()},
         )
         trained = train(
@@ -241,7 +218,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             ),
             seed=config.seed,
             evaluate=evaluate if best else None,
-            params=params,
+            params=start.params,
             best=best,
         )
         metrics = {}
@@ -252,45 +229,35 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             if spec.is_labelled(name):
                 metrics[name] = task_metrics(spec, splits[name], probabilities, loss)
         write_results(workdir, {"best_step": trained.step, "n_steps": n_steps, "metrics": metrics})
-        return FinetuneResult(model, trained.params, tokenizer, metrics)
+        return FinetuneResult(model, trained.params, start.tokenizer, metrics)
 
 
-def starting_point(config: FinetuneConfig, init_from: str | Path | None) -> tuple[GPT1Config, Params | None, Tokenizer]:
-    """The network with its special rows, its parameters (None: to be drawn) and the tokenizer.
+def _encode(
+    spec: TaskSpec, examples: Mapping[str, Sequence[Example]], start: StartingPoint, **reading: int
+) -> dict[str, EncodedSplit]:
+    model = GPT1(start.config, start.readout)
+    return {
+        name: encode_task_split(spec, name, rows, model, start.tokenizer, **reading) for name, rows in examples.items()
+    }
 
-    Raises:
-      InputError: an option contradicts the weights, or there is no tokenizer to train from scratch with.
-    """
-    options = {k: v for k, v in dataclasses.asdict(config.model).items() if v is not None}
-    if init_from is None:
-        if not config.tokenizer:
-            raise InputError(
-                "config.tokenizer is empty: training from scratch needs a tokenizer folder, or a workdir that has one; "
-                "or give --init_from=WORKDIR to start from a pre-trained model"
-            )
-        tokenizer = tokenizers.load(config.tokenizer)
-        model_config = GPT1Config(**{"vocab_size": tokenizer.vocab_size, **options, "n_special": N_SPECIAL})
-        check_tokenizer(tokenizer, model_config, config.tokenizer)
-        return model_config, None, tokenizer
-    if config.tokenizer:
-        raise InputError(
-            f"config.tokenizer={config.tokenizer!r} contradicts init_from={str(init_from)!r}: a pre-trained model "
-            "keeps its tokenizer; leave one of the two out"
-        )
-    model, params, tokenizer = load_pretrained(init_from)
-    for name in ARCHITECTURE:
-        if name in options and options[name] != getattr(model.config, name):
-            raise InputError(
-                f"model.{name}={options[name]!r} contradicts {init_from}, whose weights have "
-                f"{name}={getattr(model.config, name)!r}; leave it out, or train from scratch without init_from"
-            )
-    model_config = model.config
-    if "n_ctx" in options:
-        model_config, params = slice_positions(model_config, params, options["n_ctx"])
-    model_config, params = add_special_rows(dataclasses.replace(model_config, **options), params, config.seed)
-    if "clf" in params:
-        logging.info("the task head of %s is not taken over: W_y is drawn anew", init_from)
-    return model_config, {name: value for name, value in params.items() if name != "clf"}, tokenizer
+
+def _encode_and_shrink(
+    spec: TaskSpec, examples: Mapping[str, Sequence[Example]], start: StartingPoint, **reading: int
+) -> tuple[dict[str, EncodedSplit], StartingPoint]:
+    splits = _encode(spec, examples, start, **reading)
+    n_ctx = shrunken_n_ctx(splits.values())
+    logging.info(
+        "original batches: n_ctx is %d, the length of the longest example, and not %d", n_ctx, start.config.n_ctx
+    )
+    return {name: dataclasses.replace(split, n_ctx=n_ctx) for name, split in splits.items()}, start.with_n_ctx(n_ctx)
+
+
+def _train_batches(config: FinetuneConfig, split: EncodedSplit, n_embd: int, buckets: tuple[int, ...]) -> TrainBatches:
+    host = {"host_index": jax.process_index(), "host_count": jax.process_count()}
+    common = {"batch_size": config.batch_size, "seed": config.seed, **host}
+    if config.original_batches:
+        return original_batches(split, n_embd=n_embd, **common)
+    return train_batches(split, buckets=buckets, **common)
 
 
 def _without_schedule(config: OptimizerConfig) -> OptimizerConfig:
@@ -309,6 +276,8 @@ def _compiled_train_step(
 
 
 def _buckets(config: FinetuneConfig, splits: Mapping[str, EncodedSplit], n_ctx: int) -> tuple[int, ...]:
+    if config.original_batches:
+        return (n_ctx,)
     lengths = np.concatenate([split.lengths for split in splits.values()])
     buckets = config.buckets or choose_buckets(lengths, n_ctx, config.n_buckets)
     logging.info("batches are padded to one of %s tokens: at most %d compilations", buckets, len(buckets))

@@ -48,7 +48,8 @@ def test_a_run_learns_and_leaves_its_results(finetuned):
     assert result.metrics["test"]["accuracy"] > 0.9
     epochs = [m for m in read_metrics(workdir) if "validation_accuracy" in m]
     assert [m["step"] for m in epochs] == list(range(16, 97, 16))
-    best = max(epochs, key=lambda m: (m["validation_accuracy"], m["step"]))
+    best = max(epochs, key=lambda m: (m["validation_accuracy"], -m["step"]))
+    assert stored["best_step"] == best["step"]
     assert result.metrics["validation"]["accuracy"] == best["validation_accuracy"]
     steps = [m for m in read_metrics(workdir) if "task_loss" in m]
     for m in steps:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import grain
@@ -31,7 +31,7 @@ from gpt1_jax.data.hosts import host_rows
 from gpt1_jax.errors import InputError
 from gpt1_jax.tasks.examples import Example, label_index
 from gpt1_jax.tasks.spec import FIELDS, OPTIONAL_FIELDS
-from gpt1_jax.tasks.transforms import SpecialTokens, to_streams
+from gpt1_jax.tasks.transforms import SpecialTokens, cut_texts, to_streams
 
 if TYPE_CHECKING:
     from gpt1_jax.tokenizers import Tokenizer
@@ -53,7 +53,7 @@ class EncodedSplit:
       labels: int32 [N], -1 where not known.
       ids: N identifiers.
       n_ctx: no stream is longer.
-      n_truncated: examples that lost tokens to `n_ctx`.
+      n_truncated: examples that lost tokens.
       n_cut: tokens that they lost.
     """
 
@@ -93,6 +93,7 @@ def encode_split(
     labels: Sequence[str],
     tokenizer: Tokenizer,
     n_ctx: int,
+    max_text_tokens: int | None = None,
     name: str = "",
     allow_empty: bool = False,
 ) -> EncodedSplit:
@@ -102,6 +103,7 @@ def encode_split(
 
     Args:
       labels: the label names in class order.
+      max_text_tokens: cuts every text to so many tokens beforehand, whether or not there is room for more.
       allow_empty: takes texts that have no tokens.
 
     Raises:
@@ -116,6 +118,9 @@ def encode_split(
     for start in range(0, len(examples), _ENCODE_CHUNK):
         chunk: list[int] = []
         for example, fields in _encode_fields(examples[start : start + _ENCODE_CHUNK], kind, tokenizer, allow_empty):
+            n_beforehand = 0
+            if max_text_tokens is not None:
+                fields, n_beforehand = cut_texts(fields, max_text_tokens)
             try:
                 streams, n_cut = to_streams(kind, fields, special=special, n_ctx=n_ctx)
             except InputError as error:
@@ -124,7 +129,7 @@ def encode_split(
                 chunk += stream
                 stream_lengths.append(len(stream))
             n_streams.append(len(streams))
-            cuts.append(n_cut)
+            cuts.append(n_beforehand + n_cut)
         pieces.append(np.array(chunk, np.int32))
     split = EncodedSplit(
         name=name,
@@ -138,8 +143,8 @@ def encode_split(
         n_cut=sum(cuts),
     )
     logging.info(
-        "split %s: %d examples, %d streams, %d tokens (median %d, longest %d); %d examples (%.2f %%) cut to n_ctx=%d, "
-        "%d tokens lost",
+        "split %s: %d examples, %d streams, %d tokens (median %d, longest %d); %d examples (%.2f %%) cut to n_ctx=%d"
+        "%s, %d tokens lost",
         name,
         len(split),
         len(stream_lengths),
@@ -149,6 +154,7 @@ def encode_split(
         split.n_truncated,
         100 * split.n_truncated / len(split),
         n_ctx,
+        "" if max_text_tokens is None else f" and {max_text_tokens} tokens a text",
         split.n_cut,
     )
     return split
@@ -188,17 +194,36 @@ def _starts(lengths: Sequence[int]) -> np.ndarray:
 
 
 class TrainBatches(grain.MapDataset):
-    """An endless dataset: `self[step]` is the batch of a training step, a pure function of (seed, step).
+    """An endless dataset: `self[step]` is the batch of a training step, whatever steps were asked for before.
 
-    Each epoch of `steps_per_epoch` = ceil(N / B) steps holds every example once, in a new order.
+    Args:
+      split: labelled examples.
+      plan_epoch: epoch, from 0 -> its batches; a pure function.
+      steps_per_epoch: how many batches each plan has.
+      buckets: the lengths that batches may have.
+      rows: this host's rows of a batch.
+
+    Raises:
+      InputError: the split is not labelled.
     """
 
-    def __init__(self, split: EncodedSplit, batch_size: int, seed: int, buckets: tuple[int, ...], rows: slice):
+    def __init__(
+        self,
+        split: EncodedSplit,
+        plan_epoch: Callable[[int], Plan],
+        steps_per_epoch: int,
+        buckets: tuple[int, ...],
+        rows: slice,
+    ):
         super().__init__()
+        if (split.labels < 0).any():
+            raise InputError(
+                f"split {split.name!r}: {(split.labels < 0).sum()} examples have no label; train on a labelled split"
+            )
         self.buckets = buckets
-        self.steps_per_epoch = -(-len(split) // batch_size)
-        self._split, self._batch_size, self._seed, self._host_rows = split, batch_size, seed, rows
-        self._plan = functools.lru_cache(maxsize=2)(self._plan_epoch)  # threads may be at work on two epochs
+        self.steps_per_epoch = steps_per_epoch
+        self._split, self._host_rows = split, rows
+        self._plan = functools.lru_cache(maxsize=2)(plan_epoch)  # threads may be at work on two epochs
 
     def __len__(self) -> int:
         return sys.maxsize
@@ -211,14 +236,6 @@ class TrainBatches(grain.MapDataset):
         epoch, i = divmod(int(step), self.steps_per_epoch)
         plan = self._plan(epoch)
         return _assemble(self._split, plan.rows[i][self._host_rows], int(plan.lengths[i]))
-
-    def _plan_epoch(self, epoch: int) -> Plan:
-        rng = np.random.default_rng((self._seed, epoch))
-        plan = plan_batches(self._split.lengths, rng.permutation(len(self._split)), self._batch_size, self.buckets)
-        # The buckets come out short to long: mix them, but leave a partial batch where it is expected, at the end.
-        n_full = len(self._split) // self._batch_size
-        order = np.concatenate([rng.permutation(n_full), np.arange(n_full, self.steps_per_epoch)])
-        return Plan(plan.rows[order], plan.lengths[order])
 
 
 class EvalBatches(grain.MapDataset):
@@ -250,7 +267,9 @@ def train_batches(
     host_index: int = 0,
     host_count: int = 1,
 ) -> TrainBatches:
-    """The batches of training, for one host of several.
+    """The batches of training, for one host of several, as a pure function of (seed, step).
+
+    Each epoch of ceil(N / B) steps holds every example once, in a new order.
 
     Args:
       batch_size: examples in the batch of all hosts together; a host has the rows of its contiguous block of it.
@@ -259,14 +278,21 @@ def train_batches(
     Raises:
       InputError: for an unlabelled split, or a value that does not fit.
     """
-    if (split.labels < 0).any():
-        raise InputError(
-            f"split {split.name!r}: {(split.labels < 0).sum()} examples have no label; train on a labelled split"
-        )
     if seed < 0:
         raise InputError(f"seed={seed} must be at least 0")
     rows = host_rows(batch_size, host_index, host_count)
-    return TrainBatches(split, batch_size, seed, _buckets(split, buckets), rows)
+    checked = _buckets(split, buckets)
+    n_full, n_left = divmod(len(split), batch_size)
+    steps_per_epoch = n_full + (n_left > 0)
+
+    def plan_epoch(epoch: int) -> Plan:
+        rng = np.random.default_rng((seed, epoch))
+        plan = plan_batches(split.lengths, rng.permutation(len(split)), batch_size, checked)
+        # The buckets come out short to long: mix them, but leave a partial batch where it is expected, at the end.
+        order = np.concatenate([rng.permutation(n_full), np.arange(n_full, steps_per_epoch)])
+        return Plan(plan.rows[order], plan.lengths[order])
+
+    return TrainBatches(split, plan_epoch, steps_per_epoch, checked, rows)
 
 
 def eval_batches(
