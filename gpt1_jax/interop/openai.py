@@ -52,7 +52,7 @@ def params_from_official(
     tables = _checked("model/we", get("model/we"), (config.n_rows + config.n_ctx, config.n_embd))
     tokens, positions = np.split(tables, [config.n_rows])
     put(("tokens_embed", "embedding"), np.pad(tokens, ((0, config.padded_rows - config.n_rows), (0, 0))))
-    put(("positions_embed", "embedding"), positions)
+    put(("positions_embed", "embedding"), positions.copy())  # a view would keep all of `tables` in memory
     shapes = _leaves(
         jax.eval_shape(GPT1(config, readout).init, jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
     )
