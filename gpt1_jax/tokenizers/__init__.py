@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_jax.errors import InputError
+from gpt1_jax.tokenizers.missing import MissingTokenizer, load_missing
 from gpt1_jax.tokenizers.protocol import MARKER, Tokenizer, find_marker
 from gpt1_jax.tokenizers.sentencepiece import SentencePieceTokenizer, load_sentencepiece, train_sentencepiece
 
-__all__ = ["MARKER", "SentencePieceTokenizer", "Tokenizer", "load", "train_sentencepiece"]
+__all__ = ["MARKER", "MissingTokenizer", "SentencePieceTokenizer", "Tokenizer", "load", "train_sentencepiece"]
 
 _LOADERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
+    "missing": load_missing,
     "sentencepiece": load_sentencepiece,
 }
 
