@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from gpt1_jax.errors import InputError, quoted
-from gpt1_jax.tasks.metrics import METRICS
+from gpt1_jax.tasks.metrics import LOWER_IS_BETTER, METRICS, SCORE_METRICS
 
 Kind = Literal["classification", "entailment", "similarity", "multiple_choice"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -132,12 +132,7 @@ class TaskSpec:
         self._check_fields()
         self._check_labels()
         self._check_splits()
-        if not self.metrics:
-            raise InputError(
-                f"metrics: none given; the first chooses the best checkpoint; allowed are {quoted(METRICS)}"
-            )
-        for metric in self.metrics:
-            _check_choice("metrics", metric, METRICS)
+        self._check_metrics(METRICS if self.score_range is None else SCORE_METRICS)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -233,6 +228,17 @@ class TaskSpec:
             raise InputError("score_range: multiple choice has answers, not scores; use another kind")
         if self.labels is not None:
             raise InputError(f"score_range=({low}, {high}) and labels={self.labels!r}: a label is a number or a name")
+
+    def _check_metrics(self, known: Mapping[str, Any]) -> None:
+        if not self.metrics:
+            raise InputError(f"metrics: none given; the first chooses the best checkpoint; allowed are {quoted(known)}")
+        for metric in self.metrics:
+            _check_choice("metrics" if self.score_range is None else "metrics of scores", metric, known)
+        if self.metrics[0] in LOWER_IS_BETTER:
+            raise InputError(
+                f"metrics: {self.metrics[0]!r} is smaller the better it is, and cannot choose the best checkpoint; put "
+                "another one first"
+            )
 
     def _check_splits(self) -> None:
         if not self.sources:

@@ -72,6 +72,7 @@ def test_a_trip_through_json():
         ({"labels": (0, 1)}, "0 is not a non-empty string"),
         ({"metrics": ()}, "metrics: none given"),
         ({"metrics": ("acuracy",)}, "metrics: 'acuracy' is not one of 'accuracy', 'f1'"),
+        ({"metrics": ("calibration_error", "f1")}, "'calibration_error' is smaller the better it is"),
         ({"train": None}, "sources: no split given"),
         ({"train": []}, r"sources\['train'\]: no file given"),
         ({"unlabelled": ("test",)}, "unlabelled: 'test' is not one of 'train'"),
@@ -85,6 +86,13 @@ def test_a_trip_through_json():
 def test_parts_that_do_not_fit_are_refused(change, message):
     with pytest.raises(InputError, match=message):
         custom(**{"train": "train.csv", **change})
+
+
+def test_metrics_of_scores():
+    scores = {"labels": None, "score_range": (0.0, 5.0)}
+    spec = dataclasses.replace(custom(train="train.csv"), **scores, metrics=("pearson", "spearman"))
+    with pytest.raises(InputError, match="metrics of scores: 'accuracy' is not one of 'pearson', 'spearman'"):
+        dataclasses.replace(spec, metrics=("pearson", "accuracy"))
 
 
 def test_an_unknown_split():
