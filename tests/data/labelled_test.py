@@ -74,6 +74,21 @@ def test_classification_streams_labels_and_counts(caplog):
     assert "1 examples (50.00 %) cut to n_ctx=10, 32 tokens lost" in caplog.text
 
 
+def test_texts_cut_beforehand_are_counted(caplog):
+    examples = [
+        example("A", context="1 2 3 4", question="", answers=("5", "6 7 8 9 10")),
+        example("B", context="1", question="", answers=("2", "3"), id_="1"),
+    ]
+    with caplog.at_level("INFO", logger="absl"):
+        split = encode(examples, "multiple_choice", ("A", "B"), max_text_tokens=3)
+    assert [stream.tolist() for stream in split.streams(0)] == [
+        [START, 1, 2, 3, DELIMITER, 5, EXTRACT],
+        [START, 1, 2, 3, DELIMITER, 6, 7, 8, EXTRACT],
+    ]
+    assert (split.n_truncated, split.n_cut) == (1, 3)
+    assert "1 examples (50.00 %) cut to n_ctx=32 and 3 tokens a text, 3 tokens lost" in caplog.text
+
+
 def test_ragged_multiple_choice_makes_masked_streams():
     examples = [
         example("A", context="1", question="2", answers=("3", "4")),

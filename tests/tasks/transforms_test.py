@@ -8,6 +8,7 @@ from gpt1_jax.errors import InputError
 from gpt1_jax.tasks.transforms import (
     SpecialTokens,
     classification,
+    cut_texts,
     entailment,
     multiple_choice,
     similarity,
@@ -113,3 +114,9 @@ def test_every_stream_fits_and_only_what_may_be_cut_is_cut(fields, n_ctx):
         kept = fields["context"][: len(fields["context"]) - n_cut]
         for stream, answer in zip(streams, fields["answers"], strict=True):
             assert stream == [S, *kept, *fields["question"], D, *answer, E]
+
+
+def test_texts_cut_beforehand_each_to_the_same_length():
+    fields = {"context": [1, 2, 3, 4], "question": [], "answers": [[5], [6, 7, 8, 9, 10]]}
+    assert cut_texts(fields, 3) == ({"context": [1, 2, 3], "question": [], "answers": [[5], [6, 7, 8]]}, 3)
+    assert cut_texts(fields, 5) == (fields, 0)

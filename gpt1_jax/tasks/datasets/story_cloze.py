@@ -23,15 +23,22 @@ from absl import logging
 
 from gpt1_jax.data.tables import Row, read_rows
 from gpt1_jax.errors import InputError
-from gpt1_jax.tasks.spec import Source, TaskSpec
+from gpt1_jax.tasks.spec import Source, Submission, TaskSpec
 
 RELEASES = ("spring2016", "winter2018")
 """Best first: the paper's is spring2016."""
+
+SIZES = {
+    "spring2016": {"train": 1497, "validation": 374, "test": 1871},
+    "winter2018": {"train": 1197, "validation": 374, "test": 1571},
+}
+HOMEPAGE = "https://cs.rochester.edu/nlp/rocstories"
 
 N_VALIDATION = 374
 SPLIT_SEED = 3535999445
 """Of the official code: with them both sides of the split have the very same stories, in the same order."""
 
+_PARTS = ("train", "validation")
 _FILE = re.compile(rf"cloze_test_(val|test)__({'|'.join(RELEASES)})(?: ?- ?cloze_test_ALL_\1.*)?\.csv")
 
 
@@ -58,10 +65,11 @@ def make_spec(data: str) -> TaskSpec:
         labels=("1", "2"),
         metrics=("accuracy",),
         id="InputStoryid",
+        sizes={release: SIZES[release]},
+        submission=Submission({"test": "ROCStories.tsv"}, labels=("0", "1"), index="row"),
+        paper={"test": {"accuracy": 86.5}} if release == "spring2016" else {},
+        homepage=HOMEPAGE,
     )
-
-
-_PARTS = ("train", "validation")
 
 
 def read_part(source: Source, columns: tuple[str, ...]) -> Iterator[Row]:
@@ -93,8 +101,7 @@ def _find(data: str) -> tuple[str, dict[str, str]]:
     folder = Path(data)
     if not data or not folder.is_dir():
         raise InputError(
-            f"task.data={data!r} is no folder; give the one with the files of the Story Cloze Test, "
-            "see https://cs.rochester.edu/nlp/rocstories"
+            f"task.data={data!r} is no folder; give the one with the files of the Story Cloze Test, see {HOMEPAGE}"
         )
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     found: dict[str, dict[str, list[str]]] = {release: {"val": [], "test": []} for release in RELEASES}
