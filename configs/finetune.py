@@ -23,5 +23,6 @@ def get_config(task: str = "custom") -> ConfigDict:
     config = to_config_dict(FinetuneConfig())  # the paper's
     config.task.name = task
     if task == "custom":
-        config.task.fields = ConfigDict({field: field for field in FIELDS[config.task.kind]})
+        # Every field of every kind may be given on the command line; an empty one has the column of its own name.
+        config.task.fields = ConfigDict({field: "" for fields in FIELDS.values() for field in fields})
     return config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from typing import Any, TypeVar
 from gpt1_jax.errors import InputError, did_you_mean
 
 T = TypeVar("T")
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def from_config(cls: type[T], config: Any = None, *, where: str = "config") -> T:
@@ -97,6 +100,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             raise InputError(f"{where}={value!r} must be a sequence")
         if args[0] is str:  # labels that are numbers
             value = [str(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in value]
+        if args[0] is float:  # 0.2,1 on a command line
+            value = [float(v) if isinstance(v, str) and _NUMBER.fullmatch(v) else v for v in value]
         return tuple(_convert(args[0], v, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is dict:
         if not isinstance(value, Mapping):

@@ -136,8 +136,12 @@ def _read_files(
             yield from _read_delimited(file, format_ == "tsv", columns, header, quoting, repair)
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """The decoded lines of a file with their line ends, split at LF only."""
+def read_lines(path: Path) -> Iterator[str]:
+    """The decoded lines of a file with their line ends, split at LF only.
+
+    Raises:
+      InputError: that names the line, for what is not UTF-8 text.
+    """
     with open(path, "rb") as file:
         for number, raw in enumerate(file, 1):
             if number == 1:
@@ -204,7 +208,7 @@ def _read_delimited(
 
 def _split_lines(path: Path, is_tsv: bool) -> Iterator[tuple[int, list[str]]]:
     """Number and fields of each line of a file without quotes; no fields for an empty line."""
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         line = line.removesuffix("\n").removesuffix("\r")
         yield number, line.split("\t" if is_tsv else ",") if line else []
 
@@ -213,7 +217,7 @@ def _read_quoted(path: Path, is_tsv: bool, quoting: Quoting | None, hint: str) -
     """First line and fields of each record of a file whose fields may be in quotes; no fields for an empty line."""
     # The limit is one number per process, far below a long document; it is only ever raised here.
     csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))
-    reader = csv.reader(_lines(path), delimiter="\t" if is_tsv else ",", strict=True)
+    reader = csv.reader(read_lines(path), delimiter="\t" if is_tsv else ",", strict=True)
     while True:
         line = reader.line_num + 1
         try:
@@ -263,19 +267,24 @@ def _listed(names: Sequence[str], limit: int = 20) -> str:
 
 def _read_jsonl(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
     blank = rows = 0
-    for line, text in enumerate(_lines(path), 1):
+    for line, text in enumerate(read_lines(path), 1):
         if not text.strip(" \t\r\n"):
             blank += 1
             continue
         where = f"{path}:{line}"
-        values = _parse_object(where, text)
+        values = parse_object(where, text)
         _check_columns(where, values, columns, "the object has")
         rows += 1
         yield Row(str(path), line, values)
     _finish(path, rows, blank, has_header=False)
 
 
-def _parse_object(where: str, text: str) -> dict[str, Any]:
+def parse_object(where: str, text: str) -> dict[str, Any]:
+    """Parses one JSON object with unique keys and real numbers.
+
+    Raises:
+      InputError: that starts with `where`, for anything else.
+    """
     try:
         values = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
         if _SUSPECT_ESCAPE.search(text):

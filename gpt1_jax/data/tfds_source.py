@@ -12,6 +12,7 @@ import socket
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from absl import logging
@@ -62,29 +63,17 @@ def open_tfds(target: str, field: str | None = None) -> TfdsSource:
       InputError: no such data set, split or field; it has to be prepared elsewhere; there is no network.
     """
     name, *rest = target.split("/")
-    import tensorflow_datasets as tfds
-
-    configs = _builder_class(name).builder_configs
+    asked = _Asked(f"source='tfds:{target}'", _LOCAL_WAY)
+    configs = _builder_class(name, asked).builder_configs
     config = rest.pop(0) if rest and rest[0].partition(":")[0] in configs else None
     if len(rest) > 1 or (rest and not rest[0]):
         known = f"its configs are {', '.join(sorted(configs)[:20])}" if configs else "it has no configs"
         raise InputError(f"source='tfds:{target}' must be tfds:NAME[/CONFIG][/SPLIT]; {known}")
     split = rest[0] if rest else "train"
     full_name = name if config is None else f"{name}/{config}"
-    try:
-        builder = tfds.builder(full_name, file_format="array_record")
-    except ImportError as error:
-        raise InputError(
-            f"source='tfds:{target}': cannot even be opened without TensorFlow ({error}); {_LOCAL_WAY}"
-        ) from None
-    except (ValueError, AssertionError) as error:  # another version or file format is there
-        raise InputError(
-            f"source='tfds:{target}': cannot be opened ({error}). It has to be in the format array_record: "
-            f"prepare it again (tfds build {full_name} --file_format=array_record), convert it (tfds convert_format), "
-            f"{_LOCAL_WAY}"
-        ) from None
+    builder = _builder(full_name, None, asked)
     if not builder.is_prepared():
-        _prepare(builder, full_name)
+        _prepare(builder, full_name, asked)
     field = _choose_field(builder.info.features, target, field)
     splits = sorted(builder.info.splits)
     if any(name.partition("[")[0] not in splits for name in split.split("+")):
@@ -96,13 +85,77 @@ def open_tfds(target: str, field: str | None = None) -> TfdsSource:
     return TfdsSource(builder.info.full_name, split, field, examples)
 
 
-def _builder_class(name: str) -> Any:
+def open_split(
+    full_name: str, split: str, *, asked: str, otherwise: str, data_dir: str | None = None
+) -> tuple[Any, Sequence[Any]]:
+    """Opens a split with all its fields, preparing the data set first where that is possible.
+
+    Args:
+      full_name: NAME or NAME/CONFIG.
+      split: one of its splits.
+      asked: how messages name what the user asked for.
+      otherwise: what the user can do without TFDS, as the end of a sentence: "or ...".
+      data_dir: TFDS' folder of data sets; None is $TFDS_DATA_DIR or ~/tensorflow_datasets.
+
+    Returns:
+      its features, and its examples: dicts of NumPy values.
+
+    Raises:
+      InputError: no such data set or split; it has to be prepared elsewhere; there is no network.
+    """
+    words = _Asked(asked, otherwise)
+    builder = _builder(full_name, data_dir, words)
+    # Read before anything is prepared: `tfds.testing.mock_data` answers here, and its data sets never are.
+    for prepared in (False, True):
+        try:
+            return builder.info.features, builder.as_data_source(split=split)
+        except (AssertionError, KeyError, NotImplementedError, ValueError) as error:
+            if prepared or builder.is_prepared():
+                raise InputError(f"{asked}: {full_name} has no split {split!r} that can be read: {error}") from None
+        _prepare(builder, full_name, words)
+    raise AssertionError("the second attempt returns or raises")
+
+
+def is_prepared(full_name: str, data_dir: str | None = None) -> bool:
+    """Whether a data set can be read without any preparation."""
+    return bool(_builder(full_name, data_dir, _Asked(f"tfds:{full_name}", _LOCAL_WAY)).is_prepared())
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the user asked for, as messages name it, and what else could be done."""
+
+    what: str
+    otherwise: str
+
+
+def _builder(full_name: str, data_dir: str | None, asked: _Asked) -> Any:
+    """The data set's builder for files of random access."""
+    import tensorflow_datasets as tfds
+
+    _builder_class(full_name.partition("/")[0], asked)
+    if data_dir is not None and not Path(data_dir).is_dir():
+        raise InputError(f"{asked.what}: {data_dir} is no folder; it is TFDS' folder of data sets")
+    try:
+        return tfds.builder(full_name, file_format="array_record", data_dir=data_dir)
+    except ImportError as error:
+        raise InputError(
+            f"{asked.what}: cannot even be opened without TensorFlow ({error}); {asked.otherwise}"
+        ) from None
+    except (ValueError, AssertionError) as error:  # another version or file format is there
+        raise InputError(
+            f"{asked.what}: cannot be opened ({error}). It has to be in the format array_record: prepare it again "
+            f"(tfds build {full_name} --file_format=array_record), convert it (tfds convert_format), {asked.otherwise}"
+        ) from None
+
+
+def _builder_class(name: str, asked: _Asked) -> Any:
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.registered import DatasetNotFoundError
 
     name = name.partition(":")[0]
     if not name.isidentifier():
-        raise InputError(f"source='tfds:{name}': is no name of a data set; give tfds:NAME[/CONFIG][/SPLIT][#FIELD]")
+        raise InputError(f"{asked.what}: {name!r} is no name of a data set; give tfds:NAME[/CONFIG][/SPLIT][#FIELD]")
     try:
         return tfds.builder_cls(name)
     except DatasetNotFoundError:
@@ -117,22 +170,22 @@ def _builder_class(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name != module:
                 raise InputError(
-                    f"source='tfds:{name}': cannot be read without the module {error.name}; {_LOCAL_WAY}"
+                    f"{asked.what}: cannot be read without the module {error.name}; {asked.otherwise}"
                 ) from None
     close = difflib.get_close_matches(name, set(tfds.list_builders(with_community_datasets=False)), n=3)
     hint = f"; did you mean {' or '.join(close)}?" if close else "; see tensorflow.org/datasets/catalog"
-    raise InputError(f"source='tfds:{name}': TensorFlow Datasets has no such data set{hint}")
+    raise InputError(f"{asked.what}: TensorFlow Datasets has no such data set{hint}")
 
 
-def _prepare(builder: Any, full_name: str) -> None:
+def _prepare(builder: Any, full_name: str, asked: _Asked) -> None:
     """Downloads and prepares a data set in TFDS' own folder."""
     if builder.name in NEEDS_TENSORFLOW:
-        raise InputError(f"source='tfds:{full_name}': is not prepared. {_elsewhere(builder, full_name)}")
+        raise InputError(f"{asked.what}: is not prepared. {_elsewhere(builder, full_name, asked)}")
     if not _online():
         raise InputError(
-            f"source='tfds:{full_name}': is not prepared in {_data_dir(builder)}, and there is no network to "
+            f"{asked.what}: is not prepared in {_data_dir(builder)}, and there is no network to "
             f"download it. Prepare it on a machine with network (tfds build {full_name} --file_format=array_record), "
-            f"copy the folder {builder.name} and set TFDS_DATA_DIR to the folder it is in, {_LOCAL_WAY}"
+            f"copy the folder {builder.name} and set TFDS_DATA_DIR to the folder it is in, {asked.otherwise}"
         )
     logging.info("tfds: downloading and preparing %s in %s", full_name, builder.data_path)
     try:
@@ -140,21 +193,21 @@ def _prepare(builder: Any, full_name: str) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("tensorflow", "apache_beam"):
             raise
-        raise InputError(f"source='tfds:{full_name}': is not prepared. {_elsewhere(builder, full_name)}") from None
+        raise InputError(f"{asked.what}: is not prepared. {_elsewhere(builder, full_name, asked)}") from None
     except Exception as error:  # downloads fail in many ways; all of them end here, with their own words
         raise InputError(
-            f"source='tfds:{full_name}': could not be downloaded and prepared ({type(error).__name__}: {error}). Try "
+            f"{asked.what}: could not be downloaded and prepared ({type(error).__name__}: {error}). Try "
             f"again, or prepare it on another machine (tfds build {full_name} --file_format=array_record), copy the "
-            f"folder {builder.name} and set TFDS_DATA_DIR to the folder it is in, {_LOCAL_WAY}"
+            f"folder {builder.name} and set TFDS_DATA_DIR to the folder it is in, {asked.otherwise}"
         ) from error
 
 
-def _elsewhere(builder: Any, full_name: str) -> str:
+def _elsewhere(builder: Any, full_name: str, asked: _Asked) -> str:
     return (
         "Preparing it needs TensorFlow (reading it does not). Once, on a machine with TensorFlow: `pip install "
         f"tensorflow tensorflow-datasets apache-beam`, `tfds build {full_name} --file_format=array_record "
         f"--data_dir=DIR`. Then copy DIR/{builder.name} here and set TFDS_DATA_DIR=DIR (now it is "
-        f"{_data_dir(builder)}), {_LOCAL_WAY}"
+        f"{_data_dir(builder)}), {asked.otherwise}"
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from gpt1_jax.errors import InputError, did_you_mean
-from gpt1_jax.tasks.datasets import story_cloze
-from gpt1_jax.tasks.spec import TaskSpec, custom
+from gpt1_jax.tasks.datasets import glue, nli, official, race, story_cloze
+from gpt1_jax.tasks.spec import FIELDS, OPTIONAL_FIELDS, TaskSpec, custom
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,14 +18,19 @@ class TaskConfig:
 
     Attributes:
       name: a key of `TASKS`; "custom" is made of the user's own files.
-      data: where a named data set is: a folder with its official files, or "tfds". It says all the rest but `metrics`.
+      data: where a named data set is: a folder with its official files, "tfds" for TensorFlow Datasets, or "tfds:DIR"
+        with the folder in which TFDS keeps its data sets. The name says all the rest but `metrics`.
       kind: classification, entailment, similarity or multiple_choice.
       train: CSV, TSV or JSONL files.
       validation: likewise; none holds `validation_fraction` of the training rows out.
       test: likewise; none holds `test_fraction` of the training rows out.
-      fields: the kind's fields -> columns; empty: the columns are called like the fields.
+      fields: the kind's fields -> columns. A field that is not there, or is empty, has the column of its own name; of
+        context and question, one may go without: naming the other leaves it out. Several columns with commas between
+        them are the answers in order ("ending1,ending2"), or the parts of a text, joined by a space.
       label: the label's column.
-      labels: names in class order; empty learns them from the training rows.
+      labels: names in class order; empty learns them from the training rows. Multiple choice needs the answers' names,
+        as the label's column has them: 0,1 or A,B,C,D.
+      score_range: lowest and highest score, where the label is a number and not a class.
       metrics: the first one decides which checkpoint is best; empty takes the kind's.
       unlabelled: splits whose files have no labels.
       validation_fraction: used without validation files; None takes 0.1.
@@ -35,6 +41,9 @@ class TaskConfig:
       allow_empty: takes empty texts, counted and logged, instead of refusing them.
       header: column names of CSV and TSV files whose first row does not name them.
       quoting: of CSV and TSV files: "csv", or "none" where quotes are ordinary characters.
+      format: "csv", "tsv" or "jsonl" of files whose suffix says something else.
+      repair: of CSV and TSV rows with a wrong number of fields: "drop_rows" leaves them out, "drop_fields" what is
+        beyond the last column; counted and logged.
     """
 
     name: str = "custom"
@@ -46,6 +55,7 @@ class TaskConfig:
     fields: dict[str, str] = dataclasses.field(default_factory=dict)
     label: str = "label"
     labels: tuple[str, ...] = ()
+    score_range: tuple[float, ...] = ()
     metrics: tuple[str, ...] = ()
     unlabelled: tuple[str, ...] = ()
     validation_fraction: float | None = None
@@ -56,6 +66,8 @@ class TaskConfig:
     allow_empty: bool = False
     header: tuple[str, ...] = ()
     quoting: str | None = None
+    format: str | None = None
+    repair: str | None = None
 
 
 def _custom(config: TaskConfig) -> TaskSpec:
@@ -70,9 +82,10 @@ def _custom(config: TaskConfig) -> TaskSpec:
         validation=config.validation or None,
         test=config.test or None,
         kind=config.kind,
-        fields=config.fields or None,
+        fields=_columns(config),
         label=config.label,
         labels=config.labels or None,
+        score_range=config.score_range or None,
         metrics=config.metrics or None,
         unlabelled=config.unlabelled,
         validation_fraction=config.validation_fraction,
@@ -90,9 +103,25 @@ def _reading(config: TaskConfig) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if config.header:
         options["header"] = list(config.header)
-    if config.quoting is not None:
-        options["quoting"] = config.quoting
+    for name in ("quoting", "format", "repair"):
+        if getattr(config, name) is not None:
+            options[name] = getattr(config, name)
     return options
+
+
+def _columns(config: TaskConfig) -> dict[str, str | tuple[str, ...]]:
+    """`config.fields` as `TaskSpec.fields`."""
+    named: dict[str, str | tuple[str, ...]] = {}
+    for field, text in config.fields.items():
+        columns = tuple(column.strip() for column in text.split(","))
+        if len(columns) > 1 and not all(columns):
+            raise InputError(f"task.fields.{field}={text!r}: a column between two commas has no name")
+        if text:
+            named[field] = columns if len(columns) > 1 else text
+    own = {field: field for field in FIELDS.get(config.kind, ())}
+    if set(OPTIONAL_FIELDS) & set(named):
+        own = {field: column for field, column in own.items() if field not in OPTIONAL_FIELDS}
+    return {**own, **named}
 
 
 def _named(make: Callable[[str], TaskSpec]) -> Callable[[TaskConfig], TaskSpec]:
@@ -112,7 +141,20 @@ def _named(make: Callable[[str], TaskSpec]) -> Callable[[TaskConfig], TaskSpec]:
     return build
 
 
-TASKS: dict[str, Callable[[TaskConfig], TaskSpec]] = {"custom": _custom, "story_cloze": _named(story_cloze.make_spec)}
+DATA_SETS: tuple[official.DataSet, ...] = (
+    *(nli.SNLI, nli.MNLI, nli.QNLI, nli.RTE, nli.SCITAIL),
+    *(glue.MRPC, glue.QQP, glue.STSB, glue.SST2, glue.COLA),
+)
+"""The paper's data sets that are files by split; a further one is one more `DataSet`."""
+
+TASKS: dict[str, Callable[[TaskConfig], TaskSpec]] = {
+    "custom": _custom,
+    **{data_set.name: _named(functools.partial(official.make_spec, data_set)) for data_set in DATA_SETS},
+    "race": _named(race.make_spec),
+    "race_middle": _named(functools.partial(race.make_spec, schools=("middle",))),
+    "race_high": _named(functools.partial(race.make_spec, schools=("high",))),
+    "story_cloze": _named(story_cloze.make_spec),
+}
 """Name -> how its config becomes a spec. A new task is one entry."""
 
 

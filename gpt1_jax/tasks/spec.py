@@ -36,6 +36,7 @@ DEFAULT_METRICS: Mapping[str, tuple[str, ...]] = {
     "similarity": ("accuracy", "f1"),
     "multiple_choice": ("accuracy",),
 }
+DEFAULT_SCORE_METRICS = ("pearson", "spearman")
 DEFAULT_VALIDATION_FRACTION = 0.1
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -204,7 +205,7 @@ class TaskSpec:
                 "label: no column given, yet a split is labelled; name the column, or declare the splits unlabelled"
             )
         if self.score_range is not None:
-            self._check_scores(*self.score_range)
+            self._check_scores(self.score_range)
         elif self.labels is None:
             if self.kind == "multiple_choice":
                 raise InputError(
@@ -221,13 +222,13 @@ class TaskSpec:
         if words and len(words) != len(self.labels or ()):
             raise InputError(f"submission.labels={words!r}: one word for each of the labels {self.labels!r}")
 
-    def _check_scores(self, low: float, high: float) -> None:
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise InputError(f"score_range=({low}, {high}): two numbers, the lowest score and the highest")
+    def _check_scores(self, score_range: tuple[float, ...]) -> None:
+        if len(score_range) != 2 or not (all(map(math.isfinite, score_range)) and score_range[0] < score_range[1]):
+            raise InputError(f"score_range={score_range}: two numbers, the lowest score and the highest")
         if self.kind == "multiple_choice":
             raise InputError("score_range: multiple choice has answers, not scores; use another kind")
         if self.labels is not None:
-            raise InputError(f"score_range=({low}, {high}) and labels={self.labels!r}: a label is a number or a name")
+            raise InputError(f"score_range={score_range} and labels={self.labels!r}: a label is a number or a name")
 
     def _check_metrics(self, known: Mapping[str, Any]) -> None:
         if not self.metrics:
@@ -270,6 +271,7 @@ def custom(
     fields: Mapping[str, str | Sequence[str]] | None = None,
     label: str | None = "label",
     labels: Sequence[str] | None = None,
+    score_range: Sequence[float] | None = None,
     metrics: Sequence[str] | None = None,
     unlabelled: Sequence[str] = (),
     validation_fraction: float | None = None,
@@ -285,13 +287,15 @@ def custom(
 
     Args:
       train, validation, test: a file or several for each split.
-      kind, label, labels, split_seed, drop_labels, id, allow_empty, name: see `TaskSpec`.
+      kind, label, labels, score_range, split_seed, drop_labels, id, allow_empty, name: see `TaskSpec`.
       fields: canonical field to column(s); by default the columns are called like the fields.
-      metrics: by default accuracy, and F1 unless the kind is multiple choice.
+      metrics: by default accuracy, and F1 unless the kind is multiple choice; of scores Pearson's and Spearman's
+        correlation.
       unlabelled: splits whose files have no labels, such as ("test",).
       validation_fraction: without `validation` files, this part of the training rows (0.1 unless said; 0: none).
       test_fraction: without `test` files, this part of the training rows.
-      options: passed to `gpt1_jax.data.tables.read_rows` for every file: `header`, `quoting`.
+      options: passed to `gpt1_jax.data.tables.read_rows` for every file: `header`, `quoting`, `format`,
+        `repair`.
 
     Raises:
       InputError: if the parts do not fit together.
@@ -312,6 +316,7 @@ def custom(
     for split, fraction in held_out.items():
         if not 0 <= fraction < 1:
             raise InputError(f"{split}_fraction={fraction} must be at least 0 and below 1")
+    default_metrics = DEFAULT_METRICS[kind] if score_range is None else DEFAULT_SCORE_METRICS
     if fields is None:
         fields = {field: field for field in FIELDS[kind]}
     return TaskSpec(
@@ -321,7 +326,8 @@ def custom(
         fields={field: column if isinstance(column, str) else tuple(column) for field, column in fields.items()},
         label=label,
         labels=None if labels is None else tuple(labels),
-        metrics=DEFAULT_METRICS[kind] if metrics is None else tuple(metrics),
+        score_range=None if score_range is None else tuple(score_range),
+        metrics=default_metrics if metrics is None else tuple(metrics),
         held_out={split: fraction for split, fraction in held_out.items() if fraction != 0},
         split_seed=split_seed,
         drop_labels=tuple(drop_labels),

