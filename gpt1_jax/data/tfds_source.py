@@ -19,7 +19,7 @@ from absl import logging
 
 from gpt1_jax.errors import InputError
 
-NEEDS_TENSORFLOW = ("lm1b", "multi_nli", "pg19", "wiki40b")
+NEEDS_TENSORFLOW = ("lm1b", "multi_nli", "pg19", "race", "wiki40b")
 
 # Modules of data sets that TFDS registers only once they are imported.
 _COLLECTIONS = ("text", "summarization", "question_answering", "text_simplification", "translate")
@@ -191,7 +191,8 @@ def _prepare(builder: Any, full_name: str, asked: _Asked) -> None:
     try:
         builder.download_and_prepare(file_format="array_record")
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("tensorflow", "apache_beam"):
+        # TFDS may raise it anew with a longer message, and then without the module's name.
+        if not any(f"'{module}" in str(error) for module in ("tensorflow", "apache_beam")):
             raise
         raise InputError(f"{asked.what}: is not prepared. {_elsewhere(builder, full_name, asked)}") from None
     except Exception as error:  # downloads fail in many ways; all of them end here, with their own words
