@@ -66,7 +66,7 @@ class DataSet:
     """What is the same in all forms of a data set; for the attributes see `TaskSpec`.
 
     Attributes:
-      layouts: forms of the official files; the first one found is taken.
+      layouts: forms of the official files; the one that has most splits is taken, the first of several.
       tfds: what TensorFlow Datasets has: `files` are NAME[/CONFIG]/SPLIT. Of several the first one that is prepared is
         taken, or else the first.
     """
@@ -157,20 +157,19 @@ def missing_files(name: str, folder: Path, expected: str, homepage: str) -> Inpu
 
 def _from_folder(data_set: DataSet, data: str) -> tuple[Layout, dict[str, Source]]:
     folder = check_folder(data_set.name, data, data_set.homepage)
-    for layout in data_set.layouts:
-        for place in (folder, *(folder / name for name in layout.folders)):
-            found = {
-                split: tuple(str(place / name) for name in names)
-                for split, names in layout.files.items()
-                if all((place / name).is_file() for name in names)
-            }
-            if found:
-                for split, names in layout.extra.items():
-                    there = [place / name for name in names if (place / name).is_file()]
-                    if there:
-                        found[split] = (str(there[0]),)
-                _log(data_set, layout, place, found)
-                return layout, _sources(layout, found, {})
+    candidates = [
+        (layout, place, _find(layout, place))
+        for layout in data_set.layouts
+        for place in (folder, *(folder / name for name in layout.folders))
+    ]
+    layout, place, found = max(candidates, key=lambda candidate: len(candidate[2]))
+    if found:
+        for split, names in layout.extra.items():
+            there = [place / name for name in names if (place / name).is_file()]
+            if there:
+                found[split] = (str(there[0]),)
+        _log(data_set, layout, place, found)
+        return layout, _sources(layout, found, {})
     forms = " or ".join(
         f"{', '.join(name for names in layout.files.values() for name in names)} ({layout.name})"
         for layout in data_set.layouts
@@ -178,6 +177,15 @@ def _from_folder(data_set: DataSet, data: str) -> tuple[Layout, dict[str, Source
     places = ", ".join(dict.fromkeys(name for layout in data_set.layouts for name in layout.folders))
     expected = forms + (f", in the folder itself or in {places}" if places else "")
     raise missing_files(data_set.name, folder, expected, data_set.homepage)
+
+
+def _find(layout: Layout, place: Path) -> dict[str, tuple[str, ...]]:
+    """The splits all of whose files are in a folder."""
+    return {
+        split: tuple(str(place / name) for name in names)
+        for split, names in layout.files.items()
+        if all((place / name).is_file() for name in names)
+    }
 
 
 def _from_tfds(data_set: DataSet, data: str) -> tuple[Layout, dict[str, Source]]:
@@ -253,6 +261,6 @@ def _plain(value: Any, feature: Any) -> Any:
         return value.decode("utf-8")
     if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
         return [_plain(item, None) for item in value]
-    if isinstance(value, np.floating) or (isinstance(value, np.ndarray) and value.dtype.kind == "f"):
-        return float(str(value))  # 3.8 as float32 stays 3.8
+    if getattr(feature, "np_dtype", None) == np.float32:
+        return float(str(np.float32(value)))  # 3.8 stays 3.8
     return value.item() if isinstance(value, np.generic | np.ndarray) else value
