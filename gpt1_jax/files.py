@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,9 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes `value` as UTF-8 JSON, atomically."""
-    write_atomically(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8"))
+    """Writes `value` as UTF-8 JSON, atomically; numbers that are not finite, which JSON does not have, as null."""
+    text = json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False)
+    write_atomically(path, (text + "\n").encode("utf-8"))
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
@@ -82,6 +84,14 @@ def similar(path: Path, n: int = 1) -> list[Path]:
     except OSError:
         return []
     return [path.parent / name for name in difflib.get_close_matches(path.name, names, n=n, cutoff=0.5)]
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _sync_directory(path: Path) -> None:

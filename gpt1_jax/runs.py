@@ -28,7 +28,8 @@ from gpt1_jax.workdir import open_workdir
 
 MUTABLE = (
     "version",
-    *(f"config.{name}" for name in ("loop", "log_every", "mesh", "require_accelerator", "max_eval_batches")),
+    *(f"config.{name}" for name in ("loop", "log_every", "max_eval_batches", "predict_train")),
+    *(f"config.{name}" for name in ("mesh", "require_accelerator")),
 )
 """What may change when a run is continued: none of it changes what is learned."""
 

@@ -27,6 +27,14 @@ def test_what_was_written_is_read_back(tmp_path):
             read_json(tmp_path / "a.json", "a test")
 
 
+def test_numbers_that_json_does_not_have_are_null(tmp_path):
+    write_json(tmp_path / "a.json", {"loss": float("nan"), "all": [1.5, float("inf"), {"deep": (-float("inf"), 2)}]})
+    text = (tmp_path / "a.json").read_text()
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    assert read_json(tmp_path / "a.json", "a test") == {"loss": None, "all": [1.5, None, {"deep": [None, 2]}]}
+
+
 def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(tmp_path, monkeypatch):
     write_atomically(tmp_path / "a", b"old")
 

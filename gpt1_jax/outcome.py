@@ -1,0 +1,97 @@
+"""What comes of a task's splits once a model has predicted them: predictions, metrics, reports, a submission.
+
+::
+
+    predictions/<split>.jsonl     see `tasks.predictions`; of every split that was predicted, labelled or not
+    results.json                  {"metrics": {split: {name: value}}, "paper": ..., "splits": ..., "reports": ...}
+    submission/<file>             what a benchmark's server takes, for a task that has one
+    reports/<kind>_<split>.png    confusion matrix and reliability of the labelled splits of classes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from gpt1_jax.data.labelled import EncodedSplit
+from gpt1_jax.evaluate import task_metrics
+from gpt1_jax.files import write_json
+from gpt1_jax.model_config import ReadOut
+from gpt1_jax.tasks import submission
+from gpt1_jax.tasks.predictions import write_predictions
+from gpt1_jax.tasks.report import class_report, write_pictures
+from gpt1_jax.tasks.spec import TaskSpec
+
+
+def write_outcome(
+    workdir: Path,
+    spec: TaskSpec,
+    readout: ReadOut,
+    splits: Mapping[str, EncodedSplit],
+    predicted: Mapping[str, tuple[np.ndarray, float]],
+    **results: Any,
+) -> dict[str, dict[str, float]]:
+    """Writes everything there is to say about the predicted splits (process 0 only; all processes may call it).
+
+    What is measured is on the disk before what is drawn.
+
+    Args:
+      workdir: where; see the module.
+      spec: the task.
+      readout: the read-out of the model that predicted.
+      splits: the encoded examples by split.
+      predicted: split to what a `TaskEvaluator` gives; splits that are not in it are left out.
+      **results: what else results.json is to hold, at its top.
+
+    Returns:
+      the metrics of the labelled splits.
+    """
+    labelled = [name for name in predicted if spec.is_labelled(name)]
+    metrics = {name: task_metrics(spec, splits[name], *predicted[name]) for name in labelled}
+    if jax.process_index() != 0:
+        return metrics
+    for name, (probabilities, _) in predicted.items():
+        _write_predictions(workdir / "predictions" / f"{name}.jsonl", readout, splits[name], probabilities)
+    reports = {name: class_report(splits[name].labels, predicted[name][0], readout.labels) for name in labelled}
+    results = {
+        **results,
+        "metrics": metrics,
+        **({"paper": paper_scores(spec, metrics)} if spec.paper else {}),
+        "splits": {name: _facts(splits[name]) for name in predicted},
+        "reports": reports,
+    }
+    write_json(workdir / "results.json", results)
+    submission.write(spec, workdir)
+    for name, report in reports.items():
+        write_pictures(workdir / "reports", name, report)
+    return metrics
+
+
+def paper_scores(
+    spec: TaskSpec, metrics: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, dict[str, float | None]]]:
+    """The paper's scores beside ours, in percent: split -> metric -> {"paper", "ours"}.
+
+    Ours is None where the split was not predicted or its labels are secret, as those of GLUE's test sets.
+    """
+    result: dict[str, dict[str, dict[str, float | None]]] = {}
+    for split, scores in spec.paper.items():
+        for metric, score in scores.items():
+            ours = metrics.get(split, {}).get(metric)
+            both = {"paper": score, "ours": None if ours is None else 100 * ours}
+            result.setdefault(split, {})[metric] = both
+    return result
+
+
+def _facts(split: EncodedSplit) -> dict[str, int]:
+    return {"examples": len(split), "truncated_examples": split.n_truncated, "truncated_tokens": split.n_cut}
+
+
+def _write_predictions(path: Path, readout: ReadOut, split: EncodedSplit, probabilities: np.ndarray) -> None:
+    labels = readout.labels[: probabilities.shape[1]]  # no example may have as many answers as there are names
+    ragged = split.n_streams if readout.kind == "multiple_choice" else None
+    write_predictions(path, split.ids, labels, probabilities, ragged, split.labels)
