@@ -120,13 +120,13 @@ def _open_torch(file: Path) -> dict[str, StoredTensor]:
         # Files from before PyTorch 1.6 are no archives and cannot be mapped into memory.
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0]
         raise InputError(
-            f"{file}: holds more than weights, or is no file of PyTorch ({reason}); it is not opened, since that could "
-            f"run a program that hides in it. Take model.safetensors of the same model, or have its owner convert it"
+            f"{file}: holds more than weights, or is no file of PyTorch ({_first_line(error)}); it is not opened, since "
+            f"that could run a program that hides in it. Take model.safetensors of the same model, or have its owner "
+            f"convert it"
         ) from None
-    except (RuntimeError, OSError, EOFError, KeyError, ValueError) as error:
-        raise InputError(f"{file}: cannot be read ({str(error).splitlines()[0]}); {_DAMAGED}") from None
+    except Exception as error:  # a damaged file makes this reader fail in many ways
+        raise InputError(f"{file}: cannot be read ({_first_line(error)}); {_DAMAGED}") from None
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise InputError(f"{file}: is not a dictionary of tensors; save model.state_dict(), without anything around it")
 
@@ -137,6 +137,10 @@ def _open_torch(file: Path) -> dict[str, StoredTensor]:
         return StoredTensor(file, tuple(value.shape), str(value.dtype).removeprefix("torch."), read)
 
     return {name: one(value.detach()) for name, value in state.items()}
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _import_torch(file: Path) -> Any:

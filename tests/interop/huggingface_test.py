@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -413,6 +414,11 @@ def test_a_pickle_without_pytorch(write, monkeypatch):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(InputError, match=r"pytorch_model.bin: reading this file takes PyTorch; pip install torch, or"):
+        load_huggingface(folder)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__="2.5.1+cpu"))
+    with pytest.raises(
+        InputError, match=r"pytorch_model.bin: PyTorch 2.5.1\+cpu cannot read this file safely; pip inst"
+    ):
         load_huggingface(folder)
 
 
