@@ -3,8 +3,16 @@
     python launch/finetune.py --config=configs/finetune.py:custom --config.task.train=reviews.csv \
         --config.task.fields.text=review --config.task.label=sentiment --init_from=W --workdir=NEW
 
-custom (default)  Your own CSV, TSV or JSONL files, one text a row. Without config.task.validation a tenth of the
-                  training rows is held out. Small models want a higher rate: try 5e-4.
+custom (default)  Your own CSV, TSV or JSONL files. Without config.task.validation a tenth of the training rows is held
+                  out. Small models want a higher rate: try 5e-4. Pairs, scores and choices, beside single texts:
+
+    --config.task.kind=entailment --config.task.fields.premise=passage --config.task.fields.hypothesis=question
+    --config.task.kind=similarity --config.task.score_range=0,5
+    --config.task.kind=multiple_choice --config.task.fields.answers=ending1,ending2 --config.task.labels=1,2
+
+The paper's data sets, from a folder with their official files (config.task.data=FOLDER) or from TensorFlow Datasets
+(config.task.data=tfds): snli, mnli, qnli, rte, scitail; race, race_middle, race_high, story_cloze; mrpc, qqp, stsb;
+sst2, cola.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +21,6 @@ from gpt1_jax.config import to_config_dict
 from gpt1_jax.errors import InputError
 from gpt1_jax.finetune import FinetuneConfig
 from gpt1_jax.tasks.config import TASKS
-from gpt1_jax.tasks.spec import FIELDS
 
 
 def get_config(task: str = "custom") -> ConfigDict:
@@ -22,7 +29,4 @@ def get_config(task: str = "custom") -> ConfigDict:
         raise InputError(f"task {task!r} is unknown; use one of {', '.join(sorted(TASKS))}")
     config = to_config_dict(FinetuneConfig())  # the paper's
     config.task.name = task
-    if task == "custom":
-        # Every field of every kind may be given on the command line; an empty one has the column of its own name.
-        config.task.fields = ConfigDict({field: "" for fields in FIELDS.values() for field in fields})
     return config

@@ -12,6 +12,11 @@ from gpt1_jax.tasks.datasets import glue, nli, official, race, story_cloze
 from gpt1_jax.tasks.spec import FIELDS, OPTIONAL_FIELDS, TaskSpec, custom
 
 
+def _no_columns() -> dict[str, str]:
+    """Every field of every kind is there, so that a command line can name its columns."""
+    return {field: "" for fields in FIELDS.values() for field in fields}
+
+
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
     """Which task, and where its data are.
@@ -52,7 +57,7 @@ class TaskConfig:
     train: tuple[str, ...] = ()
     validation: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
-    fields: dict[str, str] = dataclasses.field(default_factory=dict)
+    fields: dict[str, str] = dataclasses.field(default_factory=_no_columns)
     label: str = "label"
     labels: tuple[str, ...] = ()
     score_range: tuple[float, ...] = ()

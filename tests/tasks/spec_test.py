@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_jax.errors import InputError
-from gpt1_jax.tasks.spec import Source, TaskSpec, custom
+from gpt1_jax.tasks.spec import Source, Submission, TaskSpec, custom
 
 
 def test_custom_defaults():
@@ -93,6 +93,43 @@ def test_metrics_of_scores():
     spec = dataclasses.replace(custom(train="train.csv"), **scores, metrics=("pearson", "spearman"))
     with pytest.raises(InputError, match="metrics of scores: 'accuracy' is not one of 'pearson', 'spearman'"):
         dataclasses.replace(spec, metrics=("pearson", "accuracy"))
+
+
+@pytest.mark.parametrize(
+    ("splits", "selection"),
+    [
+        (("train", "validation", "test"), "validation"),
+        (("train", "validation_mismatched", "validation_matched", "validation"), "validation"),
+        (("train", "validation_matched", "validation_mismatched", "test"), "validation_matched"),
+        (("train", "test"), None),
+        (("train", "validation-"), None),
+    ],
+)
+def test_the_split_that_chooses_the_checkpoint(splits, selection):
+    sources = {split.rstrip("-"): Source(("a.csv",), labelled=not split.endswith("-")) for split in splits}
+    spec = TaskSpec("mine", "classification", sources, {"text": "text"})
+    assert spec.selection_split == selection
+
+
+def test_a_held_out_split_chooses_the_checkpoint():
+    assert custom(train="train.csv").selection_split == "validation"
+
+
+def test_a_split_may_have_identifiers_of_its_own():
+    sources = {"train": Source(("a.csv",)), "test": Source(("b.csv",), labelled=False, id="index")}
+    spec = TaskSpec("mine", "classification", sources, {"text": "text"}, held_out={"validation": 0.1})
+    assert spec.columns("train") == spec.columns("validation") == ("text", "label")
+    assert spec.columns("test") == ("text", "index")
+    assert dataclasses.replace(spec, id="key").columns("train") == ("text", "label", "key")
+
+
+def test_a_submission_has_a_word_for_each_label():
+    spec = custom(train="train.csv", labels=("no", "yes"))
+    submission = Submission({"test": "mine.tsv"}, ("0", "1"))
+    spec = dataclasses.replace(spec, submission=submission)
+    assert TaskSpec.from_dict(json.loads(json.dumps(dataclasses.asdict(spec)))) == spec
+    with pytest.raises(InputError, match="one word for each of the labels"):
+        dataclasses.replace(spec, labels=("no", "yes", "maybe"))
 
 
 def test_an_unknown_split():

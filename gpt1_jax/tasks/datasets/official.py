@@ -248,7 +248,11 @@ def read_tfds(source: Source, columns: tuple[str, ...]) -> Iterator[Row]:
         if missing:
             raise InputError(f"tfds:{path}: no column {missing[0]!r}; there are {', '.join(features)}")
         for i in range(len(examples)):
-            values = {column: _plain(value, features[column]) for column, value in examples[i].items()}
+            example, where = examples[i], f"tfds:{path}:{i + 1}"
+            try:
+                values = {column: _plain(example[column], features[column]) for column in columns}
+            except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+                raise InputError(f"{where}: is not as TFDS describes it ({error!r}); prepare it again") from None
             yield Row(f"tfds:{path}", i + 1, values)
 
 

@@ -115,7 +115,7 @@ def read_from_tfds(source: Source, columns: tuple[str, ...]) -> Iterator[Row]:
       InputError: a split cannot be had, or a passage is not as described.
     """
     del columns
-    for row in read_tfds(source, ("example_id", *_COLUMNS[1:])):
+    for row in read_tfds(source, ("example_id", *_COLUMNS[1:], "answers")):
         yield from _questions(row._replace(values={**row.values, "id": row.values["example_id"]}))
 
 

@@ -1,0 +1,91 @@
+"""What is said about a folder: which files were found, which are not there, and whether the sizes are the published."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from gpt1_jax.errors import InputError
+from gpt1_jax.tasks.config import DATA_SETS, TaskConfig, make_spec
+from gpt1_jax.tasks.datasets.official import DataSet, Layout
+from gpt1_jax.tasks.datasets.official import make_spec as from_data_set
+from gpt1_jax.tasks.examples import load_examples
+from gpt1_jax.tasks.spec import TaskSpec
+
+MINE = DataSet(
+    name="mine",
+    kind="classification",
+    labels=("0", "1"),
+    homepage="https://example.org",
+    layouts=(
+        Layout(
+            name="first",
+            files={"train": ("a.tsv",), "validation": ("b.tsv", "c.tsv")},
+            fields={"text": "t"},
+            label="y",
+            folders=("sub", "sub/sub"),
+        ),
+        Layout(name="second", files={"train": ("a.csv",)}, fields={"text": "t"}, label="y"),
+    ),
+    tfds=(),
+    sizes={"one": {"train": 2, "validation": 4}, "two": {"train": 3}},
+)
+
+
+@pytest.mark.parametrize("folder", ["", "sub", "sub/sub"])
+def test_a_split_without_all_of_its_files_is_left_out(tmp_path, official, folder, caplog):
+    rows = ("t", "y"), ("a", 0), ("b", 1)
+    official.write_tsv(tmp_path / folder / "a.tsv", *rows)
+    official.write_tsv(tmp_path / folder / "b.tsv", *rows)
+    with caplog.at_level("INFO", logger="absl"):
+        assert from_data_set(MINE, str(tmp_path)).splits == ("train",)
+    assert f"task mine: the first files in {tmp_path / folder}, splits train; absent: validation" in caplog.text
+    official.write_tsv(tmp_path / folder / "c.tsv", *rows)
+    examples = load_examples(from_data_set(MINE, str(tmp_path)))
+    assert [example.id for example in examples["validation"]] == ["b.tsv:2", "b.tsv:3", "c.tsv:2", "c.tsv:3"]
+
+
+def test_of_two_forms_the_one_with_more_splits_is_read(tmp_path, official):
+    (tmp_path / "a.csv").write_text("t,y\na,0\nb,1\n")
+    assert from_data_set(MINE, str(tmp_path)).sources["train"].paths == (f"{tmp_path}/a.csv",)
+    official.write_tsv(tmp_path / "sub" / "a.tsv", ("t", "y"), ("a", 0))
+    assert from_data_set(MINE, str(tmp_path)).sources["train"].paths == (f"{tmp_path}/sub/a.tsv",)
+
+
+@pytest.mark.parametrize(
+    ("n", "level", "message"),
+    [
+        (2, "INFO", "split train has 2 examples, as published (one)"),
+        (3, "INFO", "split train has 3 examples, as published (two)"),
+        (4, "WARNING", "split train has 4 examples; published are 2 (one) or 3 (two)"),
+    ],
+)
+def test_sizes_are_compared_with_the_published(tmp_path, official, caplog, n, level, message):
+    official.write_tsv(tmp_path / "a.tsv", ("t", "y"), *((f"text {i}", i % 2) for i in range(n)))
+    with caplog.at_level("INFO", logger="absl"):
+        load_examples(from_data_set(MINE, str(tmp_path)))
+    assert [record.levelname for record in caplog.records if message in record.getMessage()] == [level]
+
+
+def test_what_is_missing_is_said_with_what_is_there_and_where_to_get_it(tmp_path):
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "other").mkdir()
+    with pytest.raises(InputError) as caught:
+        from_data_set(MINE, str(tmp_path))
+    for part in (
+        "a.tsv, b.tsv, c.tsv (first) or a.csv (second)",
+        "sub/sub",
+        "notes.txt, other/",
+        "https://example.org",
+    ):
+        assert part in str(caught.value)
+    with pytest.raises(InputError, match=rf"does not exist; did you mean {tmp_path}/other\?.*https://example.org"):
+        from_data_set(MINE, f"{tmp_path}/othre")
+
+
+@pytest.mark.parametrize("name", [data_set.name for data_set in DATA_SETS])
+def test_a_trip_through_json(name, tmp_path):
+    spec = make_spec(TaskConfig(name=name, data=f"tfds:{tmp_path}"))
+    assert TaskSpec.from_dict(json.loads(json.dumps(dataclasses.asdict(spec)))) == spec
