@@ -147,7 +147,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
     )
     examples = load_examples(spec)
     if "train" not in examples:
-        raise InputError("task.train is empty; name the files of the training examples")
+        raise InputError(f"task {spec.name!r} has no training split; give the files in task.train or task.data")
     start = start.for_task(ReadOut(spec.kind, label_names(spec, examples["train"])))
     splits, reading = None, {}
     if config.original_batches:  # the examples decide n_ctx, which config.json has to tell

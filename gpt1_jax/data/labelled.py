@@ -183,7 +183,7 @@ def _encode_fields(
         for field in fields:
             value = example.fields[field]
             result[field] = next(ids) if isinstance(value, str) else [next(ids) for _ in value]
-            optional = field in OPTIONAL_FIELDS or (allow_empty and field != "answers")
+            optional = allow_empty or field in OPTIONAL_FIELDS
             if not optional and not (result[field] if isinstance(value, str) else all(result[field])):
                 raise InputError(f"{example.where}: {field} {value!r:.60} has no tokens; fill it in or remove the row")
         yield example, result

@@ -151,6 +151,12 @@ def test_texts_without_tokens_are_taken_when_asked_for():
     split = encode([example(None, text="")], allow_empty=True)
     assert split.streams(0)[0].tolist() == [START, EXTRACT]
     assert split.labels.tolist() == [-1]
+    choice = [example("A", context="1", question="", answers=("", "2"))]
+    split = encode(choice, "multiple_choice", ("A", "B"), allow_empty=True)
+    assert [stream.tolist() for stream in split.streams(0)] == [
+        [START, 1, DELIMITER, EXTRACT],
+        [START, 1, DELIMITER, 2, EXTRACT],
+    ]
 
 
 def test_no_examples():
