@@ -12,6 +12,7 @@ parts give exactly this once epsilon and decay follow the corrections.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import flax.struct
@@ -26,6 +27,10 @@ DECAYED = ("kernel", "embedding")
 """Names of the parameters that decay: matrices, whatever their number of axes, and no bias or gain."""
 
 SCHEDULES = ("cosine", "warmup_cosine", "warmup_linear", "warmup_constant", "constant")
+"""Of the learning rate, see `OptimizerConfig`."""
+
+LM_SCHEDULES = {"constant": "constant", "linear": "fall", "cosine": "fall_cosine", "step": "until"}
+"""Of lambda, see `make_lm_schedule`, and the curve that each is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,38 +79,48 @@ class OptimizerConfig:
 class Schedule:
     """A number that changes with the step: x = step / n_steps -> value.
 
-    The numbers are inputs of a compiled step and only the shape's name is compiled in, so that one compilation serves
-    any rate and any length of a run.
+    All of it is an input of a compiled step, so that one compilation serves any rate, any shape and any length of a
+    run.
 
     Attributes:
-      peak: value at the end of the warm-up.
+      peak: value at the end of the warm-up; where there is none, at the start.
       n_steps: length T of the run, in steps.
-      warmup: part of the run that rises linearly from zero.
-      shape: one of `SCHEDULES`, see `OptimizerConfig`.
+      turn: part of the run that rises linearly from zero; of "until" the part after which the value is 0.
+      shape: which curve, its number in `SHAPES`.
     """
 
     peak: jax.typing.ArrayLike
     n_steps: jax.typing.ArrayLike = 1.0
-    warmup: jax.typing.ArrayLike = 0.0
-    shape: str = flax.struct.field(pytree_node=False, default="constant")
+    turn: jax.typing.ArrayLike = 0.0
+    shape: jax.typing.ArrayLike = 0
 
     def __call__(self, step: jax.typing.ArrayLike) -> jax.Array:
         """The value before update `step` + 1: float32 []."""
         x = jnp.asarray(step, jnp.float32) / self.n_steps
-        if self.shape == "constant":
-            return self.peak * jnp.ones_like(x)
-        if self.shape == "cosine":
-            after = 0.5 * (1.0 + jnp.cos(jnp.pi * (x - self.warmup) / (1.0 - self.warmup)))
-        elif self.shape == "warmup_cosine":
-            after = 0.5 * (1.0 + jnp.cos(jnp.pi * x))
-        elif self.shape == "warmup_linear":
-            after = 1.0 - x
-        else:
-            after = jnp.ones_like(x)
-        during = x / jnp.maximum(self.warmup, 1e-12)
-        if self.shape == "warmup_linear":
-            during = during * (1.0 - x)  # the official code's linear decay begins at step 0, inside the warm-up
-        return self.peak * jnp.where(x <= self.warmup, during, after)
+        curves = jnp.stack([curve(x, self.turn) for curve in _CURVES.values()])
+        return self.peak * curves[self.shape]
+
+
+def _half_cosine(x: jax.Array) -> jax.Array:
+    return 0.5 * (1.0 + jnp.cos(jnp.pi * x))
+
+
+def _warm_up(x: jax.Array, turn: jax.typing.ArrayLike, after: jax.Array, during: Any = 1.0) -> jax.Array:
+    return jnp.where(x <= turn, x / jnp.maximum(turn, 1e-12) * during, after)
+
+
+_CURVES: dict[str, Callable[[jax.Array, jax.typing.ArrayLike], jax.Array]] = {
+    "constant": lambda x, turn: jnp.ones_like(x),
+    "cosine": lambda x, turn: _warm_up(x, turn, _half_cosine((x - turn) / jnp.maximum(1.0 - turn, 1e-12))),
+    "warmup_cosine": lambda x, turn: _warm_up(x, turn, _half_cosine(x)),
+    # The official code's linear decay begins at step 0, inside the warm-up.
+    "warmup_linear": lambda x, turn: _warm_up(x, turn, 1.0 - x, during=1.0 - x),
+    "warmup_constant": lambda x, turn: _warm_up(x, turn, jnp.ones_like(x)),
+    "fall": lambda x, turn: 1.0 - x,
+    "fall_cosine": lambda x, turn: _half_cosine(x),
+    "until": lambda x, turn: jnp.where(x < turn, 1.0, 0.0),
+}
+SHAPES = tuple(_CURVES)
 
 
 def make_schedule(config: OptimizerConfig, n_steps: int) -> Schedule:
@@ -122,7 +137,29 @@ def make_schedule(config: OptimizerConfig, n_steps: int) -> Schedule:
             f"use a number below {n_steps}, or warmup_steps=None for warmup_fraction={config.warmup_fraction} of it"
         )
     warmup = config.warmup_fraction if config.warmup_steps is None else config.warmup_steps / n_steps
-    return Schedule(np.float32(config.learning_rate), np.float32(n_steps), np.float32(warmup), config.schedule)
+    return _schedule(config.learning_rate, n_steps, warmup, config.schedule)
+
+
+def make_lm_schedule(lm_coef: float, schedule: str, n_steps: int, drop_at: float = 0.5) -> Schedule:
+    """Lambda, the weight of L1 in fine-tuning, at step 0, 1, ... of `n_steps`.
+
+    Args:
+      lm_coef: its value at the start.
+      schedule: "constant"; "linear" and "cosine" fall to 0 at the end of the run; "step" is 0 from a part of it on.
+      n_steps: length of the run.
+      drop_at: that part, rounded to whole steps.
+
+    Raises:
+      InputError: a schedule of another name.
+    """
+    if schedule not in LM_SCHEDULES:
+        raise InputError(f"lm_coef_schedule={schedule!r} is unknown; use one of {list(LM_SCHEDULES)}")
+    turn = (round(drop_at * n_steps) - 0.5) / n_steps  # between two steps, so that no rounding decides
+    return _schedule(lm_coef, n_steps, turn, LM_SCHEDULES[schedule])
+
+
+def _schedule(peak: float, n_steps: int, turn: float, shape: str) -> Schedule:
+    return Schedule(np.float32(peak), np.float32(n_steps), np.float32(turn), np.int32(SHAPES.index(shape)))
 
 
 def decays(params: Any) -> Any:

@@ -12,7 +12,16 @@ from flax.traverse_util import flatten_dict
 
 from gpt1_jax.errors import InputError
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
-from gpt1_jax.optim import SCHEDULES, OptimizerConfig, Schedule, decays, make_optimizer, make_schedule
+from gpt1_jax.optim import (
+    LM_SCHEDULES,
+    SCHEDULES,
+    OptimizerConfig,
+    Schedule,
+    decays,
+    make_lm_schedule,
+    make_optimizer,
+    make_schedule,
+)
 
 SHAPES = {"kernel": (3, 4), "bias": (5,), "embedding": (2, 3), "scale": (4,)}
 
@@ -125,7 +134,38 @@ def test_no_warm_up():
     assert float(schedule(5)) == pytest.approx(0.5, abs=1e-6)
 
 
-def test_one_compilation_serves_any_rate_and_length():
+# Lambda after (part of the run) where it is 0.5 at the start
+LM_POINTS = {
+    "constant": {0.0: 0.5, 0.5: 0.5, 0.95: 0.5},
+    "linear": {0.0: 0.5, 0.25: 0.375, 0.5: 0.25, 0.95: 0.025, 1.0: 0.0},
+    "cosine": {0.0: 0.5, 0.25: 0.25 * (1 + np.sqrt(0.5)), 0.5: 0.25, 0.75: 0.25 * (1 - np.sqrt(0.5)), 1.0: 0.0},
+    "step": {0.0: 0.5, 0.25: 0.5, 0.29: 0.5, 0.30: 0.0, 0.95: 0.0},
+}
+
+
+@pytest.mark.parametrize("schedule", LM_SCHEDULES)
+def test_schedule_of_lambda(schedule):
+    n_steps = 100
+    lm_coef = make_lm_schedule(0.5, schedule, n_steps, drop_at=0.3)
+    for part, expected in LM_POINTS[schedule].items():
+        assert float(lm_coef(round(part * n_steps))) == pytest.approx(expected, abs=1e-6), part
+
+
+@pytest.mark.parametrize("n_steps", [1, 3, 7, 999, 100_003])
+def test_lambda_drops_at_a_whole_step(n_steps):
+    for drop_at in (0.0, 0.1, 1 / 3, 0.7, 1.0):
+        lm_coef = make_lm_schedule(1.0, "step", n_steps, drop_at)
+        at = round(drop_at * n_steps)
+        steps = np.clip(np.arange(at - 2, at + 3), 0, n_steps)
+        assert [float(lm_coef(step)) for step in steps] == [float(step < at) for step in steps]
+
+
+def test_a_schedule_of_lambda_that_is_unknown():
+    with pytest.raises(InputError, match=r"lm_coef_schedule='exp' is unknown; use one of \['constant', 'linear'"):
+        make_lm_schedule(0.5, "exp", 10)
+
+
+def test_one_compilation_serves_any_rate_length_and_shape():
     n_traced = 0
 
     @jax.jit
@@ -137,6 +177,10 @@ def test_one_compilation_serves_any_rate_and_length():
     for rate, n_steps in ((1e-3, 10), (1e-4, 10), (1e-3, 2000)):
         schedule = make_schedule(OptimizerConfig(learning_rate=rate, warmup_steps=5), n_steps)
         assert float(read(schedule, 5)) == pytest.approx(rate)
+    for name in SCHEDULES:
+        read(make_schedule(OptimizerConfig(schedule=name, warmup_steps=5), 10), 5)
+    for name in LM_SCHEDULES:
+        read(make_lm_schedule(0.5, name, 10), 5)
     assert n_traced == 1
 
 
