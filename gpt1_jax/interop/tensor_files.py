@@ -121,18 +121,21 @@ def _open_torch(file: Path) -> dict[str, StoredTensor]:
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"{file}: holds more than weights, or is no file of PyTorch ({_first_line(error)}); it is not opened, since "
-            f"that could run a program that hides in it. Take model.safetensors of the same model, or have its owner "
-            f"convert it"
+            f"{file}: holds more than weights, or is no file of PyTorch ({_first_line(error)}); it is not opened, "
+            f"since that could run a program that hides in it. Take model.safetensors of the same model, or have its "
+            f"owner convert it"
         ) from None
     except Exception as error:  # a damaged file makes this reader fail in many ways
         raise InputError(f"{file}: cannot be read ({_first_line(error)}); {_DAMAGED}") from None
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()
+    ):
         raise InputError(f"{file}: is not a dictionary of tensors; save model.state_dict(), without anything around it")
 
     def one(value: Any) -> StoredTensor:
         def read() -> np.ndarray:
-            return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+            array = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+            return array.copy()  # not a view of the file, which may go away
 
         return StoredTensor(file, tuple(value.shape), str(value.dtype).removeprefix("torch."), read)
 
