@@ -142,7 +142,7 @@ def lm_nll_sum(model: GPT1, params: Any, batch: Batch, config: LossConfig = Loss
     return jnp.sum(nll * batch["mask"][:, 1:])
 
 
-def task_objective(model: GPT1, config: LossConfig = LossConfig()) -> Objective:
+def task_objective(model: GPT1, config: LossConfig = LossConfig(), *, with_lm: bool = True) -> Objective:
     """L3 = L2 + lambda L1 (paper, equation 5), both from one forward pass.
 
     L2 is the mean over examples. L1 is, as in the official code, the mean over streams of each stream's mean over its
@@ -152,6 +152,7 @@ def task_objective(model: GPT1, config: LossConfig = LossConfig()) -> Objective:
       model: a model with a readout. A batch is {"tokens": int32 [B, C, L], "mask": float32 [B, C, L], "stream_mask":
         bool [B, C], "label": int32 [B], "weight": float32 [B]}; the scheduled value "lm_coef" is lambda.
       config: how L1 is computed.
+      with_lm: False for a lambda that is 0 throughout: neither L1 nor the product with the vocabulary is computed.
     """
 
     def normalize(batch: Batch) -> Batch:
@@ -165,11 +166,13 @@ def task_objective(model: GPT1, config: LossConfig = LossConfig()) -> Objective:
     ) -> tuple[Array, Metrics]:
         outputs = task_outputs(model, params, batch, config, rows=rows, key=key)
         l2 = jnp.sum(outputs["task_nll"] * batch["weight"])
+        hit = outputs["logits"].argmax(-1) == batch["label"]
+        metrics = {"task_loss": l2, "accuracy": jnp.sum(hit * batch["weight"])}
+        if not with_lm:  # what nobody reads, the compiler leaves out
+            return l2, {"loss": l2, **metrics}
         l1 = jnp.sum(outputs["lm_nll"] * batch["mask"][:, :, 1:])
         value = l2 + scheduled["lm_coef"] * l1
-        hit = outputs["logits"].argmax(-1) == batch["label"]
-        metrics = {"loss": value, "task_loss": l2, "lm_loss": l1, "accuracy": jnp.sum(hit * batch["weight"])}
-        return value, metrics
+        return value, {"loss": value, "lm_loss": l1, **metrics}
 
     return Objective(normalize, loss)
 

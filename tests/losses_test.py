@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -250,3 +251,23 @@ def test_task_losses_are_the_official_means():
     assert loss == metrics["loss"] == pytest.approx(metrics["task_loss"] + 0.5 * metrics["lm_loss"], rel=1e-6)
     loss, metrics = values("task", model, batch, lm_coef=0.0)
     assert loss == metrics["task_loss"]
+
+
+def test_without_lambda_the_vocabulary_costs_nothing():
+    """L2 alone is the very loss and the gradients of lambda = 0, and no logits of the vocabulary are computed."""
+    batch, rows, key = normalised("task", task_batch()), np.arange(6), jax.random.key(5)
+
+    def compile_(with_lm: bool) -> Any:
+        loss = task_objective(CHOICE, LossConfig(), with_lm=with_lm).loss
+        run = jax.jit(lambda p, b: jax.value_and_grad(loss, has_aux=True)(p, b, rows, key, {"lm_coef": 0.0}))
+        return run.lower(random_params(CHOICE), batch).compile()
+
+    (loss, metrics), grads = compile_(True)(random_params(CHOICE), batch)
+    without = compile_(False)
+    (l2, fewer), fewer_grads = without(random_params(CHOICE), batch)
+    assert l2 == loss == fewer["loss"]
+    assert fewer == {name: value for name, value in metrics.items() if name != "lm_loss"}
+    assert_trees_close(fewer_grads, grads)
+    logits = rf"f32\[(\d+,)*{CONFIG.padded_rows}\]"  # [..., R]; the table is [R, D]
+    assert re.search(logits, compile_(True).as_text())
+    assert not re.search(logits, without.as_text())
