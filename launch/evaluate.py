@@ -1,23 +1,43 @@
-"""Evaluates a checkpoint: perplexity and bits per byte of text, or the metrics of a task.
+"""Evaluates a checkpoint: perplexity and bits per byte of text, or the metrics of a task, also zero-shot.
 
     python launch/evaluate.py --checkpoint=runs/books                              # its own held-out text
     python launch/evaluate.py --checkpoint=runs/books --source='text:other/*.txt'  # any text
     python launch/evaluate.py --checkpoint=runs/reviews --split=validation         # the run's own task
     python launch/evaluate.py --checkpoint=runs/reviews --data=other.csv           # other rows with the same columns
+    python launch/evaluate.py --checkpoint=runs/books --zero_shot=sst2 --data=reviews.csv --field=text=review
+    python launch/evaluate.py --checkpoint=runs/books --zero_shot=cola --task=cola --data=glue/CoLA
+    python launch/evaluate.py --checkpoint=runs/books --zero_shot='{text} It was {label} .' --data=reviews.csv \
+        --label_words=0=bad --label_words=1=good
 
+Zero-shot heuristics (section 5 of the paper) are cola, sst2, race, multiple_choice, winograd and any template;
+gpt1_jax/tasks/zero_shot.py describes them and their data.
 The table goes to the standard output; --output=FILE also writes the numbers as JSON.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from gpt1_jax import cli
 
+if TYPE_CHECKING:
+    from gpt1_jax.tasks.config import TaskConfig
+
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Workdir of a run.", required=True)
 SOURCE = flags.DEFINE_string("source", "", "Text: text:GLOB, jsonl:GLOB#field or tfds:NAME.")
 SPLIT = flags.DEFINE_list("split", ["validation"], "Splits of the run's task.")
-DATA = flags.DEFINE_list("data", [], "Labelled files to evaluate instead of the task's own splits.")
+DATA = flags.DEFINE_list("data", [], "Labelled files to evaluate instead of the task's splits; --task's folder.")
+ZERO_SHOT = flags.DEFINE_string("zero_shot", "", "Heuristic or template that is asked instead of a task head.")
+TASK = flags.DEFINE_string("task", "custom", "Zero-shot: the named task whose folder is --data.")
+TRAIN = flags.DEFINE_list("train", [], "Zero-shot: files whose rows choose cola's threshold, or give label names.")
+FIELD = flags.DEFINE_multi_string("field", [], "Zero-shot: field=column of --data; may be repeated.")
+LABEL = flags.DEFINE_string("label", "label", "Zero-shot: the label's column of --data.")
+LABELS = flags.DEFINE_list("labels", [], "Zero-shot: label names of --data in class order.")
+LABEL_WORDS = flags.DEFINE_multi_string("label_words", [], "Zero-shot: label=words in a template; may be repeated.")
+SCORE = flags.DEFINE_enum("score", None, ["mean", "total"], "Zero-shot: instead of the heuristic's own.")
 STEP = flags.DEFINE_integer("step", None, "Checkpoint; default the best, else the latest.")
 BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Rows worked off at a time.", lower_bound=1)
 OUTPUT = flags.DEFINE_string("output", None, "Also write the results to this JSON file.")
@@ -33,7 +53,11 @@ def main() -> None:
     config = evaluate.EvaluateConfig(
         source=SOURCE.value,
         splits=tuple(SPLIT.value),
-        data=tuple(DATA.value),
+        data=tuple(DATA.value) if TASK.value == "custom" else (),
+        zero_shot=ZERO_SHOT.value,
+        task=_task(),
+        label_words=_pairs("label_words", LABEL_WORDS.value),
+        score=SCORE.value,
         step=STEP.value,
         batch_size=BATCH_SIZE.value,
     )
@@ -41,6 +65,41 @@ def main() -> None:
     print(evaluate.results_table(results))
     if OUTPUT.value:
         write_json(Path(OUTPUT.value), results)
+
+
+def _task() -> TaskConfig | None:
+    """The task, if a flag says anything about it."""
+    from gpt1_jax.errors import InputError
+    from gpt1_jax.tasks.config import TaskConfig
+
+    if not any(flags.FLAGS[name].present for name in ("task", "train", "field", "label", "labels")):
+        return None
+    named = TASK.value != "custom"
+    if named and len(DATA.value) > 1:
+        raise InputError(f"--data={','.join(DATA.value)}: --task={TASK.value} has its files in one folder")
+    return TaskConfig(
+        name=TASK.value,
+        data=DATA.value[0] if named and DATA.value else "",
+        train=tuple(TRAIN.value),
+        fields=_pairs("field", FIELD.value),
+        label=LABEL.value,
+        labels=tuple(LABELS.value),
+    )
+
+
+def _pairs(flag: str, values: list[str]) -> dict[str, str]:
+    """Values `a=b` of a repeated flag as a mapping."""
+    from gpt1_jax.errors import InputError
+
+    pairs = {}
+    for value in values:
+        name, equals, rest = value.partition("=")
+        if not (name and equals and rest):
+            raise InputError(f"--{flag}={value}: name=value is expected")
+        if name in pairs:
+            raise InputError(f"--{flag}={value}: {name!r} is given twice")
+        pairs[name] = rest
+    return pairs
 
 
 if __name__ == "__main__":

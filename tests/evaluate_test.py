@@ -1,11 +1,16 @@
 """Perplexity and bits per byte against sums done by hand; what cannot be evaluated."""
 
+import csv
+import dataclasses
 import json
 
+import jax
 import numpy as np
 import pytest
 
-from gpt1_jax import InputError, evaluate, load_pretrained, predict, save_pretrained
+from gpt1_jax import GPT1, InputError, evaluate, load_pretrained, predict, save_pretrained
+from gpt1_jax.model import ReadOut
+from gpt1_jax.tasks.zero_shot_predict import zero_shot
 
 
 def test_the_loss_of_a_text_is_the_mean_over_all_its_tokens(pretrained, tmp_path):
@@ -47,6 +52,88 @@ def test_what_cannot_be_evaluated(pretrained, corpus, tmp_path):
         evaluate.run(tmp_path / "saved")
     with pytest.raises(InputError, match="no task head"):
         predict(model, params, tokenizer, ["good"])
+
+
+def test_any_checkpoint_is_asked_zero_shot(pretrained, corpus, tmp_path):
+    files = {"data": (str(corpus / "test.csv"),)}
+    result = evaluate.run(pretrained, {"zero_shot": "sst2", **files})
+    model, params, tokenizer = load_pretrained(pretrained)
+    with open(corpus / "test.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    asked = zero_shot(model, params, tokenizer, [row["text"] for row in rows], "sst2")
+    hits = [label == row["label"] for label, row in zip(asked.labels, rows, strict=True)]
+    assert result == {"test": {"accuracy": np.mean(hits)}}
+
+    # The threshold comes from other rows, and is part of the result.
+    task = {"train": [str(corpus / "train.csv")], "labels": ["negative", "positive"], "metrics": ["accuracy"]}
+    result = evaluate.run(pretrained, {"zero_shot": "cola", "task": task, **files})["test"]
+    assert set(result) == {"accuracy", "threshold"}
+    asked = zero_shot(
+        *(model, params, tokenizer, [row["text"] for row in rows], "cola"),
+        threshold=result["threshold"],
+        labels=task["labels"],
+    )
+    hits = [label == row["label"] for label, row in zip(asked.labels, rows, strict=True)]
+    assert result["accuracy"] == np.mean(hits)
+
+    # Neither the task head of a fine-tuned model nor its special tokens play a part; its own task is the default.
+    config, grown = dataclasses.replace(model.config, n_special=3), dict(params)
+    readout = ReadOut("classification", ("negative", "positive"))
+    fresh = GPT1(config, readout).init(jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
+    grown["clf"] = fresh["clf"]
+    save_pretrained(tmp_path / "finetuned", GPT1(config, readout), grown, tokenizer)
+    record = json.loads((tmp_path / "finetuned" / "config.json").read_text())
+    record["config"] = {"task": {"test": list(files["data"]), "fields": {"text": "text"}, "metrics": ["accuracy"]}}
+    (tmp_path / "finetuned" / "config.json").write_text(json.dumps(record))
+    finetuned = evaluate.run(tmp_path / "finetuned", {"zero_shot": "sst2", "splits": ["test"]})
+    assert finetuned == evaluate.run(tmp_path / "finetuned", {"zero_shot": "sst2", **files})
+    assert finetuned == evaluate.run(pretrained, {"zero_shot": "sst2", **files})
+    with pytest.raises(
+        InputError, match="zero_shot='race' is for the kind 'multiple_choice', and the task 'custom' is"
+    ):
+        evaluate.run(tmp_path / "finetuned", {"zero_shot": "race", "splits": ["test"]})
+
+
+def test_zero_shot_reads_winograd_schemas(pretrained, tmp_path):
+    rows = [
+        {
+            "text": f"the film was dull because [it] had a {word} cast .",
+            "options": ["the film", "the music"],
+            "label": i,
+        }
+        for i, word in enumerate(["warm", "cold"])
+    ]
+    (tmp_path / "w.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = evaluate.run(pretrained, {"zero_shot": "winograd", "data": [str(tmp_path / "w.jsonl")]})
+    assert set(found["test"]) == {"accuracy"}
+    (tmp_path / "a.csv").write_text("sentence,one,two,answer\nthe film was dull as _ was cold .,film,cast,1\n")
+    task = {"fields": {"context": "sentence", "answers": "one,two"}, "label": "answer", "labels": ["1", "2"]}
+    found = evaluate.run(pretrained, {"zero_shot": "winograd", "data": [str(tmp_path / "a.csv")], "task": task})
+    assert set(found["test"]) == {"accuracy"}
+
+
+def test_what_cannot_be_asked_zero_shot(pretrained, corpus, tmp_path):
+    data = [str(corpus / "test.csv")]
+    for config, message in [
+        ({"zero_shot": "sst"}, "did you mean 'sst2'"),
+        ({"zero_shot": "sst2"}, "give data, or a task"),
+        ({"zero_shot": "sst2", "source": "text:a.txt"}, "one of the two is evaluated"),
+        ({"label_words": {"a": "b"}}, "are for zero_shot, which is empty"),
+        ({"zero_shot": "cola", "data": data}, "chooses its threshold on training rows"),
+        (
+            {"zero_shot": "sst2", "task": {"name": "sst2"}, "data": data},
+            "the files of task.name='sst2' are in task.data",
+        ),
+        (
+            {"zero_shot": "sst2", "task": {"test": data, "labels": ["a", "b"]}, "splits": ["test"]},
+            "none for the label 'a'",
+        ),
+        ({"zero_shot": "sst2", "task": {"test": data}, "splits": []}, "splits is empty"),
+        ({"zero_shot": "sst2", "task": {"test": data, "unlabelled": ["test"]}, "splits": ["test"]}, "has no labels"),
+        ({"zero_shot": "{text} {label}", "data": data}, "labels: task 'custom' learns them from its training split"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            evaluate.run(pretrained, config)
 
 
 def test_results_table_lines_up():

@@ -40,6 +40,17 @@ def test_finetune_evaluate_and_generate(corpus, pretrained, tmp_path):
     assert shown[0] in evaluated.stdout
     assert output.exists()
 
+    asked = launch(
+        "evaluate",
+        f"--checkpoint={pretrained}",
+        "--zero_shot={text} It was {label} .",
+        f"--data={corpus}/test.csv",
+        *("--labels=negative,positive", "--label_words=negative=dull", "--label_words=positive=warm", "--score=total"),
+    )
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.startswith("test accuracy  ")
+    assert "scored 38 candidates" in asked.stderr
+
     generated = launch(
         "generate", f"--checkpoint={pretrained}", "--prompt=the film", "--samples=2", "--max_new_tokens=5"
     )
@@ -58,6 +69,7 @@ def test_finetune_evaluate_and_generate(corpus, pretrained, tmp_path):
         ("pretrain", ["--config=configs/pretrain.py:small"], "error: config.source is empty"),
         ("generate", ["--checkpoint=nothing"], "error: nothing is not a workdir"),
         ("evaluate", ["--checkpoint=nothing", "stray"], "error: unexpected argument 'stray'"),
+        ("evaluate", ["--checkpoint=nothing", "--label_words=a"], "error: --label_words=a: name=value is expected"),
     ],
 )
 def test_bad_input_ends_with_one_message(program, arguments, message, tmp_path):
