@@ -130,12 +130,6 @@ def _compiled_predict(model: GPT1, mesh: Mesh) -> Callable[..., Any]:
         return {
             "probabilities": jax.nn.softmax(out["logits"], axis=-1),
             "task_nll": out["task_nll"],
-      zero_shot: asks the language model instead of a task head: a name in `tasks.zero_shot.ZERO_SHOT`, or a template
-        such as "{text} It was {label}". Works with any checkpoint.
-      task: zero-shot only: the task, where it is not the run's own. What a custom task leaves out (fields, labels,
-        metrics) and its kind are the heuristic's.
-      label_words: zero-shot only: label name to the words that stand for it in the template.
-      score: zero-shot only: "mean" or "total" log-probability, in place of the heuristic's own.
             "index": batch["index"],
         }
 
@@ -144,10 +138,6 @@ def _compiled_predict(model: GPT1, mesh: Mesh) -> Callable[..., Any]:
 
 def encode_task_split(
     spec: TaskSpec,
-    zero_shot: str = ""
-    task: TaskConfig | None = None
-    label_words: dict[str, str] = dataclasses.field(default_factory=dict)
-    score: str | None = None
     name: str,
     examples: Sequence[Example],
     model: GPT1,
@@ -168,27 +158,12 @@ def encode_task_split(
     )
 
 
-    if config.source and config.zero_shot:
-        raise InputError(f"source={config.source!r} and zero_shot={config.zero_shot!r}: one of the two is evaluated")
-    if not config.zero_shot and (config.task or config.label_words or config.score):
-        raise InputError("task, label_words and score are for zero_shot, which is empty; give it, or leave them out")
 def task_metrics(spec: TaskSpec, split: EncodedSplit, probabilities: np.ndarray, loss: float) -> dict[str, float]:
     """The task's metrics and the loss, from what a `TaskEvaluator` gives."""
-    if config.zero_shot:
-        heuristic = make_heuristic(config.zero_shot, config.label_words, config.score)
-        spec, splits = _zero_shot_spec(config, heuristic, stored)
     return {**evaluate_predictions(spec.metrics, split.labels, probabilities), "loss": loss}
 
 
 def predict(
-    if config.zero_shot:
-        found = zero_shot_task(
-            model, params, tokenizer, spec, heuristic, splits, batch_size=config.batch_size, mesh=mesh
-        )
-        return {
-            split: result.metrics | ({} if result.threshold is None else {"threshold": result.threshold})
-            for split, result in found.items()
-        }
     model: GPT1,
     params: Params,
     tokenizer: Tokenizer,
@@ -229,45 +204,6 @@ def predict(
     best = probabilities.argmax(axis=1)
     return [labels[i] if labels else str(i) for i in best], probabilities
 
-def _zero_shot_spec(
-    config: EvaluateConfig, heuristic: Heuristic, stored: Mapping[str, Any]
-) -> tuple[TaskSpec, tuple[str, ...]]:
-    """The task that the language model is asked about: the config's, else the run's own; and its splits."""
-    record = stored.get("config", {}).get("task")
-    own = from_config(TaskConfig, record, where="task") if record else None
-    if own and own.name == "custom":
-        own = dataclasses.replace(own, labels=own.labels or tuple(stored["readout"]["labels"]))
-    task, splits = config.task, config.splits
-    if task is None and own and (own.kind == heuristic.kind or not config.data):
-        task = own
-    if task is None or (config.data and task is own and own.name != "custom"):
-        if not config.data:
-            raise InputError(f"zero_shot={config.zero_shot!r} is asked about labelled examples; give data, or a task")
-        task = TaskConfig()
-    if config.data:
-        if task.name != "custom":
-            raise InputError(f"data={list(config.data)}: the files of task.name={task.name!r} are in task.data")
-        train = task.train if config.task or heuristic.by_threshold else ()
-        files = {"train": train, "validation": (), "test": config.data, "unlabelled": ()}
-        task = dataclasses.replace(task, **files, validation_fraction=0.0, test_fraction=0.0)
-        splits = ("test",)
-    if task.name == "custom" and task is not own:
-        task = dataclasses.replace(
-            task,
-            kind=heuristic.kind,
-            fields=task.fields | {f: c for f, c in heuristic.columns.items() if not task.fields.get(f)},
-            labels=task.labels or heuristic.labels,
-            metrics=task.metrics or heuristic.metrics,
-        )
-    spec = make_spec(task)
-    if not splits:
-        raise InputError("splits is empty; name those to evaluate, such as validation, or give data")
-    unlabelled = [split for split in splits if not spec.is_labelled(split)]
-    if unlabelled:
-        raise InputError(f"splits: {unlabelled[0]!r} has no labels, so there is nothing to measure; name another")
-    return spec, splits
-
-
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateConfig:
@@ -278,6 +214,12 @@ class EvaluateConfig:
         own held-out text for a pre-trained model, its task for a fine-tuned one.
       splits: of the task.
       data: labelled files to evaluate instead of the task's splits; columns as in the run's own.
+      zero_shot: asks the language model instead of a task head: a name in `tasks.zero_shot.ZERO_SHOT`, or a template
+        such as "{text} It was {label}". Works with any checkpoint.
+      task: zero-shot only: the task, where it is not the run's own. What a custom task leaves out (fields, labels,
+        metrics) and its kind are the heuristic's.
+      label_words: zero-shot only: label name to the words that stand for it in the template.
+      score: zero-shot only: "mean" or "total" log-probability, in place of the heuristic's own.
       step: checkpoint; None the best by the run's metric where it keeps one, else the latest.
       batch_size: rows worked off at a time.
       mesh: device mesh.
@@ -286,6 +228,10 @@ class EvaluateConfig:
     source: str = ""
     splits: tuple[str, ...] = ("validation",)
     data: tuple[str, ...] = ()
+    zero_shot: str = ""
+    task: TaskConfig | None = None
+    label_words: dict[str, str] = dataclasses.field(default_factory=dict)
+    score: str | None = None
     step: int | None = None
     batch_size: int = 32
     mesh: MeshConfig = MeshConfig()
@@ -306,12 +252,27 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
         raise InputError(
             f"source={config.source!r} and data={list(config.data)}: give a text or labelled files, not both"
         )
+    if config.source and config.zero_shot:
+        raise InputError(f"source={config.source!r} and zero_shot={config.zero_shot!r}: one of the two is evaluated")
+    if not config.zero_shot and (config.task or config.label_words or config.score):
+        raise InputError("task, label_words and score are for zero_shot, which is empty; give it, or leave them out")
     checkpoint = Path(checkpoint)
     stored = read_config(checkpoint)
+    if config.zero_shot:
+        heuristic = make_heuristic(config.zero_shot, config.label_words, config.score)
+        spec, splits = _zero_shot_spec(config, heuristic, stored)
     model, params, tokenizer = load_pretrained(checkpoint, step=config.step)
     mesh = make_mesh(config.mesh)
     check_mesh(mesh, batch_size=config.batch_size, n_head=model.config.n_head)
     params = jax.device_put(params, param_shardings(model, mesh))
+    if config.zero_shot:
+        found = zero_shot_task(
+            model, params, tokenizer, spec, heuristic, splits, batch_size=config.batch_size, mesh=mesh
+        )
+        return {
+            split: result.metrics | ({} if result.threshold is None else {"threshold": result.threshold})
+            for split, result in found.items()
+        }
     if config.source or (model.readout is None and not config.data):
         if not config.source and not stored.get("config", {}).get("heldout_fraction"):
             raise InputError(f"{checkpoint} has no held-out text of its own; name one, such as source=text:books/*.txt")
@@ -350,6 +311,45 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
             spec, split, *TaskEvaluator(model, mesh, split, batch_size=config.batch_size)(params)
         )
     return results
+
+
+def _zero_shot_spec(
+    config: EvaluateConfig, heuristic: Heuristic, stored: Mapping[str, Any]
+) -> tuple[TaskSpec, tuple[str, ...]]:
+    """The task that the language model is asked about: the config's, else the run's own; and its splits."""
+    record = stored.get("config", {}).get("task")
+    own = from_config(TaskConfig, record, where="task") if record else None
+    if own and own.name == "custom":
+        own = dataclasses.replace(own, labels=own.labels or tuple(stored["readout"]["labels"]))
+    task, splits = config.task, config.splits
+    if task is None and own and (own.kind == heuristic.kind or not config.data):
+        task = own
+    if task is None or (config.data and task is own and own.name != "custom"):
+        if not config.data:
+            raise InputError(f"zero_shot={config.zero_shot!r} is asked about labelled examples; give data, or a task")
+        task = TaskConfig()
+    if config.data:
+        if task.name != "custom":
+            raise InputError(f"data={list(config.data)}: the files of task.name={task.name!r} are in task.data")
+        train = task.train if config.task or heuristic.by_threshold else ()
+        files = {"train": train, "validation": (), "test": config.data, "unlabelled": ()}
+        task = dataclasses.replace(task, **files, validation_fraction=0.0, test_fraction=0.0)
+        splits = ("test",)
+    if task.name == "custom" and task is not own:
+        task = dataclasses.replace(
+            task,
+            kind=heuristic.kind,
+            fields=task.fields | {f: c for f, c in heuristic.columns.items() if not task.fields.get(f)},
+            labels=task.labels or heuristic.labels,
+            metrics=task.metrics or heuristic.metrics,
+        )
+    spec = make_spec(task)
+    if not splits:
+        raise InputError("splits is empty; name those to evaluate, such as validation, or give data")
+    unlabelled = [split for split in splits if not spec.is_labelled(split)]
+    if unlabelled:
+        raise InputError(f"splits: {unlabelled[0]!r} has no labels, so there is nothing to measure; name another")
+    return spec, splits
 
 
 def results_table(results: Mapping[str, Any]) -> str:
