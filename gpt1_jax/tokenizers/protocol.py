@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from gpt1_jax.errors import InputError
 from gpt1_jax.files import read_json, write_json
 
 MARKER = "gpt1_tokenizer.json"
@@ -50,21 +49,17 @@ def write_marker(directory: Path, kind: str, **fields: Any) -> None:
     write_json(directory / MARKER, {"type": kind, **fields})
 
 
-def find_marker(path: str | Path) -> tuple[Path, dict[str, Any]]:
-    """Finds the tokenizer in `path` (a tokenizer's folder, or a workdir with one in `tokenizer/`).
+def find_marker(path: str | Path) -> tuple[Path, dict[str, Any]] | None:
+    """Finds the marker file in `path` (a tokenizer's folder, or a workdir with one in `tokenizer/`).
 
     Returns:
-      The folder, and what its marker file says.
+      The folder, and what its marker file says; None if there is none.
 
     Raises:
-      InputError: there is none, or its marker file cannot be read.
+      InputError: its marker file cannot be read.
     """
     path = Path(path)
     for directory in (path, path / "tokenizer"):
         if (directory / MARKER).is_file():
             return directory, read_json(directory / MARKER, "the description of a tokenizer")
-    reason = "has no" if path.is_dir() else "is no folder, so there is no"
-    raise InputError(
-        f"tokenizer={str(path)!r}: {reason} {MARKER} (nor tokenizer/{MARKER}); give a folder that "
-        "`train_sentencepiece` or `Tokenizer.save` wrote, or the workdir of a run"
-    )
+    return None
