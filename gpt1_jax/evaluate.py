@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,19 @@ import numpy as np
 from jax.sharding import Mesh
 
 from gpt1_jax.config import from_config
-from gpt1_jax.data.labelled import EncodedSplit, encode_split, eval_batches
+from gpt1_jax.data.labelled import encode_split
 from gpt1_jax.data.prepare import prepare_shards
 from gpt1_jax.data.shards import TokenShards
 from gpt1_jax.data.split import Split
 from gpt1_jax.data.windows import HeldoutWindows, heldout_windows
 from gpt1_jax.errors import InputError
-from gpt1_jax.losses import LossConfig, lm_nll_sum, task_outputs
+from gpt1_jax.losses import LossConfig, lm_nll_sum
 from gpt1_jax.model import GPT1
 from gpt1_jax.pretrained import Params, check_tokenizer, load_pretrained
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, to_global
+from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, task_metrics
 from gpt1_jax.tasks.config import TaskConfig, make_spec
-from gpt1_jax.tasks.examples import Example, load_examples, make_examples
-from gpt1_jax.tasks.metrics import evaluate_predictions
+from gpt1_jax.tasks.examples import load_examples, make_examples
 from gpt1_jax.tasks.spec import TaskSpec
 from gpt1_jax.tasks.zero_shot import Heuristic, make_heuristic
 from gpt1_jax.tasks.zero_shot_predict import zero_shot_task
@@ -75,94 +75,6 @@ class LanguageModelEvaluator:
         return {"loss": loss, "perplexity": math.exp(loss), "bits_per_byte": bits / self._windows.n_bytes}
 
 
-class TaskEvaluator:
-    """Predicts every example of a split once: `evaluator(params) -> (float64 [N, K], float)`.
-
-    Args:
-      model: a model with a readout.
-      mesh: where it runs.
-      split: the encoded examples.
-      batch_size: examples in a batch, over all devices.
-      buckets: lengths that a batch may have.
-    """
-
-    def __init__(
-        self,
-        model: GPT1,
-        mesh: Mesh,
-        split: EncodedSplit,
-        *,
-        batch_size: int,
-        buckets: Sequence[int] | None = None,
-    ) -> None:
-        self._mesh, self._split = mesh, split
-        self._batches = eval_batches(
-            split,
-            batch_size=batch_size,
-            buckets=buckets,
-            host_index=jax.process_index(),
-            host_count=jax.process_count(),
-        )
-        self._step = _compiled_predict(model, mesh)
-
-    def __call__(self, params: Params) -> tuple[np.ndarray, float]:
-        """Probabilities in the order of the split, and the mean of -log P(label) (NaN without labels)."""
-        n, nll = len(self._split), 0.0
-        probabilities: np.ndarray | None = None
-        with jax.set_mesh(self._mesh):
-            for i in range(len(self._batches)):
-                out = jax.device_get(self._step(params, to_global(self._batches[i], self._mesh)))
-                if probabilities is None:
-                    probabilities = np.zeros((n, out["probabilities"].shape[1]))
-                real = out["index"] >= 0
-                probabilities[out["index"][real]] = out["probabilities"][real]
-                nll += float(out["task_nll"][real].sum(dtype=np.float64))
-        labelled = (self._split.labels >= 0).all()
-        return probabilities, nll / n if labelled else math.nan
-
-
-@functools.lru_cache(maxsize=8)
-def _compiled_predict(model: GPT1, mesh: Mesh) -> Callable[..., Any]:
-    # One jitted function for all evaluators of a model, so that runs in one process share its compilations.
-    def step(params: Params, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        safe = batch | {"label": jax.numpy.maximum(batch["label"], 0)}
-        out = task_outputs(model, params, safe)
-        return {
-            "probabilities": jax.nn.softmax(out["logits"], axis=-1),
-            "task_nll": out["task_nll"],
-            "index": batch["index"],
-        }
-
-    return jit_eval_step(step, mesh, param_shardings(model, mesh))
-
-
-def encode_task_split(
-    spec: TaskSpec,
-    name: str,
-    examples: Sequence[Example],
-    model: GPT1,
-    tokenizer: Tokenizer,
-    *,
-    max_text_tokens: int | None = None,
-) -> EncodedSplit:
-    """A split of a task, encoded for a model with a readout. See `data.labelled.encode_split` for what it raises."""
-    return encode_split(
-        examples,
-        kind=spec.kind,
-        labels=model.readout.labels,
-        tokenizer=tokenizer,
-        n_ctx=model.config.n_ctx,
-        max_text_tokens=max_text_tokens,
-        name=name,
-        allow_empty=spec.allow_empty,
-    )
-
-
-def task_metrics(spec: TaskSpec, split: EncodedSplit, probabilities: np.ndarray, loss: float) -> dict[str, float]:
-    """The task's metrics and the loss, from what a `TaskEvaluator` gives."""
-    return {**evaluate_predictions(spec.metrics, split.labels, probabilities), "loss": loss}
-
-
 def predict(
     model: GPT1,
     params: Params,
@@ -170,8 +82,8 @@ def predict(
     examples: Sequence[str | Mapping[str, Any]],
     *,
     batch_size: int = 32,
-) -> tuple[list[str], np.ndarray]:
-    """Labels examples with a fine-tuned model.
+) -> tuple[list[str] | list[float], np.ndarray]:
+    """Labels examples with a fine-tuned model, or gives them scores.
 
     Args:
       model: a model with a readout, as `load_pretrained` gives it for a fine-tuning workdir.
@@ -182,7 +94,8 @@ def predict(
       batch_size: examples worked off at a time.
 
     Returns:
-      the label names (for multiple choice without names: the answer's number), and probabilities float64 [N, K].
+      the label names (for multiple choice without names: the answer's number), and probabilities float64 [N, K]. Of a
+      task of scores: the scores, floats, and an array [N, 0], since there are no classes.
 
     Raises:
       InputError: the model has no task head, a field is missing, or an example does not fit the model.
@@ -196,13 +109,16 @@ def predict(
     check_tokenizer(tokenizer, model.config, "predict")
     kind, labels = model.readout.kind, model.readout.labels
     items = make_examples(kind, examples)
+    scores = model.readout.score_range is not None
     split = encode_split(
-        items, kind=kind, labels=labels, tokenizer=tokenizer, n_ctx=model.config.n_ctx, name="examples"
+        items, kind=kind, labels=labels, scores=scores, tokenizer=tokenizer, n_ctx=model.config.n_ctx, name="examples"
     )
     mesh = make_mesh(MeshConfig(data=1), devices=jax.local_devices()[:1])
-    probabilities, _ = TaskEvaluator(model, mesh, split, batch_size=batch_size)(params)
-    best = probabilities.argmax(axis=1)
-    return [labels[i] if labels else str(i) for i in best], probabilities
+    predicted, _ = TaskEvaluator(model, mesh, split, batch_size=batch_size)(params)
+    if scores:
+        return predicted.tolist(), np.zeros((len(predicted), 0))
+    best = predicted.argmax(axis=1)
+    return [labels[i] if labels else str(i) for i in best], predicted
 
 
 @dataclasses.dataclass(frozen=True)

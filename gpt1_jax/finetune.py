@@ -21,19 +21,21 @@ from jax.sharding import Mesh
 from gpt1_jax import tokenizers
 from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.data.buckets import choose_buckets
+from gpt1_jax.data.class_weights import with_class_weights
 from gpt1_jax.data.labelled import EncodedSplit, TrainBatches, train_batches
 from gpt1_jax.data.original import max_text_tokens, original_batches, shrunken_n_ctx
 from gpt1_jax.errors import InputError
-from gpt1_jax.evaluate import TaskEvaluator, encode_task_split, task_metrics
 from gpt1_jax.losses import LossConfig, task_objective
-from gpt1_jax.model import GPT1, ReadOut, count_parameters
+from gpt1_jax.model import GPT1, count_parameters
 from gpt1_jax.optim import OptimizerConfig, Schedule, make_optimizer, make_schedule
 from gpt1_jax.outcome import write_outcome
 from gpt1_jax.pretrained import Params, model_record
 from gpt1_jax.runs import check_seed, describe_run, open_run, train
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh
+from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, task_metrics
 from gpt1_jax.tasks.config import TaskConfig, make_spec
-from gpt1_jax.tasks.examples import Example, label_names, load_examples
+from gpt1_jax.tasks.examples import Example, load_examples
+from gpt1_jax.tasks.readout import make_readout
 from gpt1_jax.tasks.spec import TaskSpec
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import LoopConfig, TrainStep, jit_train_step, make_train_step, state_shardings
@@ -50,6 +52,8 @@ class FinetuneConfig:
       tokenizer: a tokenizer folder or a workdir that has one; needed for training from scratch only.
       batch_size: examples in an update, over all devices.
       epochs: passes over the training split.
+      class_weights: of the examples in the loss of the task, by their label: "balanced", or label=weight for each, such
+        as negative=1,positive=3; none weighs all the same (see `data.class_weights`).
       lm_coef: lambda, the weight of the auxiliary language-model loss L1.
       optimizer: Adam and its schedule.
       original_batches: exactly the batches of the original program, to repeat its runs: every text is cut to n_ctx // 2
@@ -71,6 +75,7 @@ class FinetuneConfig:
     tokenizer: str | None = None
     batch_size: int = 32
     epochs: int = 3
+    class_weights: tuple[str, ...] = ()
     lm_coef: float = 0.5
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=6.25e-5, schedule="warmup_linear", warmup_steps=None)
     original_batches: bool = False
@@ -148,7 +153,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
     examples = load_examples(spec)
     if "train" not in examples:
         raise InputError(f"task {spec.name!r} has no training split; give the files in task.train or task.data")
-    start = start.for_task(ReadOut(spec.kind, label_names(spec, examples["train"])))
+    start = start.for_task(make_readout(spec, examples["train"]))
     splits, reading = None, {}
     if config.original_batches:  # the examples decide n_ctx, which config.json has to tell
         reading = {"max_text_tokens": max_text_tokens(start.config.n_ctx)}
@@ -175,7 +180,8 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         if splits is None:
             splits = _encode(spec, examples, start)
         buckets = _buckets(config, splits, model.config.n_ctx)
-        batches = _train_batches(config, splits["train"], model.config.n_embd, buckets)
+        weighted = with_class_weights(splits["train"], config.class_weights, model.readout)
+        batches = _train_batches(config, weighted, model.config.n_embd, buckets)
         evaluators = {
             name: TaskEvaluator(model, mesh, split, batch_size=config.batch_size, buckets=buckets)
             for name, split in splits.items()

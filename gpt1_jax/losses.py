@@ -22,6 +22,7 @@ from jax import Array
 from gpt1_jax.attention import matmul_precision
 from gpt1_jax.errors import InputError
 from gpt1_jax.model import GPT1
+from gpt1_jax.scores import predicted_scores, score_loss
 
 Batch = dict[str, Array]
 Metrics = dict[str, Array]
@@ -145,29 +146,39 @@ def lm_nll_sum(model: GPT1, params: Any, batch: Batch, config: LossConfig = Loss
 def task_objective(model: GPT1, config: LossConfig = LossConfig(), *, with_lm: bool = True) -> Objective:
     """L3 = L2 + lambda L1 (paper, equation 5), both from one forward pass.
 
-    L2 is the mean over examples. L1 is, as in the official code, the mean over streams of each stream's mean over its
-    tokens, special ones included.
+    L2 is the mean over examples, sum_i w_i l_i / sum_i w_i with their weights. L1 is, as in the official code, the mean
+    over streams of each stream's mean over its tokens, special ones included; it knows no weights.
 
     Args:
       model: a model with a readout. A batch is {"tokens": int32 [B, C, L], "mask": float32 [B, C, L], "stream_mask":
-        bool [B, C], "label": int32 [B], "weight": float32 [B]}; the scheduled value "lm_coef" is lambda.
+        bool [B, C], "label": int32 [B], or float32 [B] for scores, "weight": float32 [B], 0 for padding}; the scheduled
+        value "lm_coef" is lambda. Beside the losses, the metrics have the accuracy of the rows or, of scores, their
+        mean squared error, neither of them weighted.
       config: how L1 is computed.
       with_lm: False for a lambda that is 0 throughout: neither L1 nor the product with the vocabulary is computed.
     """
 
     def normalize(batch: Batch) -> Batch:
         weight, mask = batch["weight"], batch["mask"]
-        real = batch["stream_mask"] * (weight > 0)[:, None]
+        present = weight > 0
+        real = batch["stream_mask"] * present[:, None]
         per_stream = real / jnp.maximum(mask[:, :, 1:].sum(-1), 1.0) / jnp.maximum(real.sum(), 1.0)
-        return batch | {"weight": weight / jnp.maximum(weight.sum(), 1e-9), "mask": mask * per_stream[..., None]}
+        return batch | {
+            "weight": weight / jnp.maximum(weight.sum(), 1e-9),
+            "share": present / jnp.maximum(present.sum(), 1),
+            "mask": mask * per_stream[..., None],
+        }
 
     def loss(
         params: Any, batch: Batch, rows: Array, key: Array, scheduled: Mapping[str, Array]
     ) -> tuple[Array, Metrics]:
         outputs = task_outputs(model, params, batch, config, rows=rows, key=key)
         l2 = jnp.sum(outputs["task_nll"] * batch["weight"])
-        hit = outputs["logits"].argmax(-1) == batch["label"]
-        metrics = {"task_loss": l2, "accuracy": jnp.sum(hit * batch["weight"])}
+        if model.readout.score_range is None:
+            name, figures = "accuracy", outputs["logits"].argmax(-1) == batch["label"]
+        else:
+            name, figures = "squared_error", jnp.square(outputs["scores"] - batch["label"])
+        metrics = {"task_loss": l2, name: jnp.sum(figures * batch["share"])}
         if not with_lm:  # what nobody reads, the compiler leaves out
             return l2, {"loss": l2, **metrics}
         l1 = jnp.sum(outputs["lm_nll"] * batch["mask"][:, :, 1:])
@@ -190,7 +201,8 @@ def task_outputs(
 
     Returns:
       "logits" float32 [B, n_labels or C], missing answers masked; "task_nll" float32 [B]; "lm_nll" float32
-      [B, C, L - 1].
+      [B, C, L - 1]. For scores "logits" are the outputs of W_y, "task_nll" is the loss of `gpt1_jax.scores`, and there
+      is "scores", float32 [B], what is predicted.
     """
     tokens = batch["tokens"]
     n_batch, n_streams, n_tokens = tokens.shape
@@ -207,11 +219,16 @@ def task_outputs(
 
     rngs = None if key is None else {"dropout": key}
     logits, lm_nll = model.apply({"params": params}, rngs=rngs, method=forward)
+    lm_nll = lm_nll.reshape(n_batch, n_streams, n_tokens - 1)
+    if model.readout.score_range is not None:
+        loss = score_loss(logits, batch["label"], model.readout)
+        scores = predicted_scores(logits, model.readout)
+        return {"logits": logits, "scores": scores, "task_nll": loss, "lm_nll": lm_nll}
     answers = batch["stream_mask"] if model.readout.kind == "multiple_choice" else None
     return {
         "logits": mask_answers(logits, answers),
         "task_nll": task_nll(logits, batch["label"], answers),
-        "lm_nll": lm_nll.reshape(n_batch, n_streams, n_tokens - 1),
+        "lm_nll": lm_nll,
     }
 
 

@@ -132,7 +132,7 @@ READ_AT = ("extract", "last")
 
 @dataclasses.dataclass(frozen=True)
 class ReadOut:
-    """How the streams of an example become its answer (paper, figure 1 right).
+    """How the streams of an example become its answer (paper, figure 1 right): a class, an answer or a score.
 
     Attributes:
       kind: "classification" and "entailment" read one stream; "similarity" adds both orders of a pair before W_y;
@@ -141,23 +141,48 @@ class ReadOut:
         ("A", "B", ...), or none.
       read_at: the token of a stream that W_y reads: "extract", which needs n_special=3, or "last", the last real one,
         as models of other programs do that were fine-tuned without special tokens.
+      score_range: lowest and highest score, where the answer is a number (STS-B's 0 to 5); then there are no labels.
+      score_points: outputs of W_y for a score, see `gpt1_jax.scores`: so many points of the range, which share the
+        probability, or 0 for the score itself as one output.
     """
 
     kind: str
     labels: tuple[str, ...] = ()
     read_at: str = "extract"
+    score_range: tuple[float, float] | None = None
+    score_points: int = 0
 
     def __post_init__(self) -> None:
-        """Checks every field, and kind and labels against each other."""
+        """Checks every field, and all against each other."""
         object.__setattr__(self, "labels", tuple(self.labels))
         if self.kind not in READ_OUT_KINDS:
             raise InputError(f"kind={self.kind!r} is unknown; use one of {list(READ_OUT_KINDS)}")
         if self.read_at not in READ_AT:
             raise InputError(f"read_at={self.read_at!r} is unknown; use one of {list(READ_AT)}")
-        if self.kind != "multiple_choice" and len(self.labels) < 2:
+        if self.score_range is not None:
+            object.__setattr__(self, "score_range", tuple(map(float, self.score_range)))
+            self._check_scores(self.score_range)
+        elif self.score_points:
+            raise InputError(f"score_points={self.score_points}: there is no score_range; give both, or none")
+        elif self.kind != "multiple_choice" and len(self.labels) < 2:
             raise InputError(f"labels={list(self.labels)}: kind={self.kind!r} needs at least two label names")
 
     @property
     def n_outputs(self) -> int:
         """Columns of W_y."""
+        if self.score_range is not None:
+            return self.score_points or 1
         return 1 if self.kind == "multiple_choice" else len(self.labels)
+
+    def _check_scores(self, score_range: tuple[float, ...]) -> None:
+        if len(score_range) != 2 or not (all(map(math.isfinite, score_range)) and score_range[0] < score_range[1]):
+            raise InputError(f"score_range={score_range}: two numbers, the lowest score and the highest")
+        if self.kind == "multiple_choice" or self.labels:
+            raise InputError(
+                f"score_range={score_range}: kind={self.kind!r} with labels={list(self.labels)} has classes; a score "
+                "goes with another kind than multiple_choice, and without labels"
+            )
+        if self.score_points < 0 or self.score_points == 1:
+            raise InputError(
+                f"score_points={self.score_points} must be at least 2, or 0 for one output that is the score"
+            )

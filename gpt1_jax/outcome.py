@@ -18,11 +18,11 @@ import jax
 import numpy as np
 
 from gpt1_jax.data.labelled import EncodedSplit
-from gpt1_jax.evaluate import task_metrics
 from gpt1_jax.files import write_json
 from gpt1_jax.model_config import ReadOut
+from gpt1_jax.task_evaluator import task_metrics
 from gpt1_jax.tasks import submission
-from gpt1_jax.tasks.predictions import write_predictions
+from gpt1_jax.tasks.predictions import write_predictions, write_scores
 from gpt1_jax.tasks.report import class_report, write_pictures
 from gpt1_jax.tasks.spec import TaskSpec
 
@@ -54,9 +54,13 @@ def write_outcome(
     metrics = {name: task_metrics(spec, splits[name], *predicted[name]) for name in labelled}
     if jax.process_index() != 0:
         return metrics
-    for name, (probabilities, _) in predicted.items():
-        _write_predictions(workdir / "predictions" / f"{name}.jsonl", readout, splits[name], probabilities)
-    reports = {name: class_report(splits[name].labels, predicted[name][0], readout.labels) for name in labelled}
+    for name, (values, _) in predicted.items():
+        _write_predictions(workdir / "predictions" / f"{name}.jsonl", readout, splits[name], values)
+    reports = {
+        name: class_report(splits[name].labels, predicted[name][0], readout.labels)
+        for name in labelled
+        if readout.score_range is None
+    }
     results = {
         **results,
         "metrics": metrics,
@@ -91,7 +95,10 @@ def _facts(split: EncodedSplit) -> dict[str, int]:
     return {"examples": len(split), "truncated_examples": split.n_truncated, "truncated_tokens": split.n_cut}
 
 
-def _write_predictions(path: Path, readout: ReadOut, split: EncodedSplit, probabilities: np.ndarray) -> None:
-    labels = readout.labels[: probabilities.shape[1]]  # no example may have as many answers as there are names
+def _write_predictions(path: Path, readout: ReadOut, split: EncodedSplit, predicted: np.ndarray) -> None:
+    if readout.score_range is not None:
+        write_scores(path, split.ids, predicted, split.labels)
+        return
+    labels = readout.labels[: predicted.shape[1]]  # no example may have as many answers as there are names
     ragged = split.n_streams if readout.kind == "multiple_choice" else None
-    write_predictions(path, split.ids, labels, probabilities, ragged, split.labels)
+    write_predictions(path, split.ids, labels, predicted, ragged, split.labels)

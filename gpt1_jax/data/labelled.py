@@ -7,8 +7,8 @@ A batch has B examples of C streams of L tokens:
 | tokens | int32 [B, C, L] | token ids, padded on the right with 0 |
 | mask | float32 [B, C, L] | 1 for a real token |
 | stream_mask | bool [B, C] | False where an example has fewer than C answers |
-| label | int32 [B] | class; -1 in an unlabelled split, 0 in a padded row |
-| weight | float32 [B] | 1 for an example, 0 for a padded row |
+| label | int32 [B] | class; -1 in an unlabelled split, 0 in a padded row. Of scores float32: the score; NaN, 0 |
+| weight | float32 [B] | 1 for an example or its class's weight, 0 for a padded row |
 | index | int32 [B] | evaluation only: the example's place in its split, -1 for a padded row |
 
 A padded row has mask 0 everywhere; its first stream counts as present, so that a softmax over its answers stays finite.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -50,11 +51,12 @@ class EncodedSplit:
       tokens: int32 [T], all streams of all examples.
       stream_starts: int64 [S + 1]; stream s is `tokens[stream_starts[s]:stream_starts[s + 1]]`.
       example_starts: int64 [N + 1]; example i has the streams `example_starts[i]` to `example_starts[i + 1]`.
-      labels: int32 [N], -1 where not known.
+      labels: int32 [N], classes, -1 where not known; or float64 [N], scores, NaN where not known.
       ids: N identifiers.
       n_ctx: no stream is longer.
       n_truncated: examples that lost tokens.
       n_cut: tokens that they lost.
+      weights: float32 [N], above 0, of the examples in the task's loss; None: all the same.
     """
 
     name: str
@@ -66,6 +68,7 @@ class EncodedSplit:
     n_ctx: int
     n_truncated: int
     n_cut: int
+    weights: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -85,6 +88,16 @@ class EncodedSplit:
         """int64 [N]: streams (answers) of each example; their maximum is the C of the batches."""
         return np.diff(self.example_starts)
 
+    @property
+    def has_scores(self) -> bool:
+        """Whether `labels` are scores."""
+        return self.labels.dtype.kind == "f"
+
+    @functools.cached_property
+    def n_unlabelled(self) -> int:
+        """Examples whose label or score is not known."""
+        return int((np.isnan(self.labels) if self.has_scores else self.labels < 0).sum())
+
 
 def encode_split(
     examples: Sequence[Example],
@@ -93,6 +106,7 @@ def encode_split(
     labels: Sequence[str],
     tokenizer: Tokenizer,
     n_ctx: int,
+    scores: bool = False,
     max_text_tokens: int | None = None,
     name: str = "",
     allow_empty: bool = False,
@@ -102,7 +116,8 @@ def encode_split(
     Truncated examples are counted and logged.
 
     Args:
-      labels: the label names in class order.
+      labels: the label names in class order; not looked at for scores.
+      scores: the examples have scores in place of labels.
       max_text_tokens: cuts every text to so many tokens beforehand, whether or not there is room for more.
       allow_empty: takes texts that have no tokens.
 
@@ -113,7 +128,10 @@ def encode_split(
     if not examples:
         raise InputError(f"split {name!r}: no examples")
     special = SpecialTokens.after(tokenizer.vocab_size)
-    label_ids = np.array([label_index(example, labels) for example in examples], np.int32)
+    if scores:
+        targets = np.array([math.nan if example.score is None else example.score for example in examples])
+    else:
+        targets = np.array([label_index(example, labels) for example in examples], np.int32)
     pieces, stream_lengths, n_streams, cuts = [], [], [], []
     for start in range(0, len(examples), _ENCODE_CHUNK):
         chunk: list[int] = []
@@ -136,7 +154,7 @@ def encode_split(
         tokens=np.concatenate(pieces),
         stream_starts=_starts(stream_lengths),
         example_starts=_starts(n_streams),
-        labels=label_ids,
+        labels=targets,
         ids=tuple(example.id for example in examples),
         n_ctx=n_ctx,
         n_truncated=sum(n_cut > 0 for n_cut in cuts),
@@ -216,9 +234,9 @@ class TrainBatches(grain.MapDataset):
         rows: slice,
     ):
         super().__init__()
-        if (split.labels < 0).any():
+        if split.n_unlabelled:
             raise InputError(
-                f"split {split.name!r}: {(split.labels < 0).sum()} examples have no label; train on a labelled split"
+                f"split {split.name!r}: {split.n_unlabelled} examples have no label; train on a labelled split"
             )
         self.buckets = buckets
         self.steps_per_epoch = steps_per_epoch
@@ -337,6 +355,6 @@ def _assemble(split: EncodedSplit, rows: np.ndarray, length: int) -> Batch:
         "tokens": tokens,
         "mask": mask,
         "stream_mask": stream_mask,
-        "label": np.where(real, split.labels[rows], 0).astype(np.int32),
-        "weight": real.astype(np.float32),
+        "label": np.where(real, split.labels[rows], 0).astype(np.float32 if split.has_scores else np.int32),
+        "weight": np.where(real, 1.0 if split.weights is None else split.weights[rows], 0.0).astype(np.float32),
     }

@@ -24,7 +24,8 @@ class TaskConfig:
     Attributes:
       name: a key of `TASKS`; "custom" is made of the user's own files.
       data: where a named data set is: a folder with its official files, "tfds" for TensorFlow Datasets, or "tfds:DIR"
-        with the folder in which TFDS keeps its data sets. The name says all the rest but `metrics`.
+        with the folder in which TFDS keeps its data sets. The name says all the rest but `metrics`, `score_loss` and
+        `score_points`.
       kind: classification, entailment, similarity or multiple_choice.
       train: CSV, TSV or JSONL files.
       validation: likewise; none holds `validation_fraction` of the training rows out.
@@ -36,6 +37,8 @@ class TaskConfig:
       labels: names in class order; empty learns them from the training rows. Multiple choice needs the answers' names,
         as the label's column has them: 0,1 or A,B,C,D.
       score_range: lowest and highest score, where the label is a number and not a class.
+      score_loss: of a score, see `gpt1_jax.scores`: "soft" or "squared".
+      score_points: of the range, for "soft"; None: its whole numbers, see `TaskSpec`.
       metrics: the first one decides which checkpoint is best; empty takes the kind's.
       unlabelled: splits whose files have no labels.
       validation_fraction: used without validation files; None takes 0.1.
@@ -61,6 +64,8 @@ class TaskConfig:
     label: str = "label"
     labels: tuple[str, ...] = ()
     score_range: tuple[float, ...] = ()
+    score_loss: str = "soft"
+    score_points: int | None = None
     metrics: tuple[str, ...] = ()
     unlabelled: tuple[str, ...] = ()
     validation_fraction: float | None = None
@@ -91,6 +96,8 @@ def _custom(config: TaskConfig) -> TaskSpec:
         label=config.label,
         labels=config.labels or None,
         score_range=config.score_range or None,
+        score_loss=config.score_loss,
+        score_points=config.score_points,
         metrics=config.metrics or None,
         unlabelled=config.unlabelled,
         validation_fraction=config.validation_fraction,
@@ -129,19 +136,24 @@ def _columns(config: TaskConfig) -> dict[str, str | tuple[str, ...]]:
     return {**own, **named}
 
 
+_FREE = ("metrics", "score_loss", "score_points")
+"""What may be said of a named data set, beside where it is."""
+
+
 def _named(make: Callable[[str], TaskSpec]) -> Callable[[TaskConfig], TaskSpec]:
     """A data set that is defined by where it is."""
 
     def build(config: TaskConfig) -> TaskSpec:
-        given = TaskConfig(name=config.name, data=config.data, metrics=config.metrics)
+        given = TaskConfig(**{name: getattr(config, name) for name in ("name", "data", *_FREE)})
         for field in dataclasses.fields(config):
             if (value := getattr(config, field.name)) != getattr(given, field.name):
                 raise InputError(
                     f"task.{field.name}={value!r}: task.name={config.name!r} says this itself; leave it out, or "
                     "describe the files yourself with task.name='custom'"
                 )
-        spec = make(config.data)
-        return dataclasses.replace(spec, metrics=config.metrics) if config.metrics else spec
+        default = TaskConfig()
+        changes = {name: getattr(config, name) for name in _FREE if getattr(config, name) != getattr(default, name)}
+        return dataclasses.replace(make(config.data), **changes)
 
     return build
 

@@ -37,6 +37,7 @@ DEFAULT_METRICS: Mapping[str, tuple[str, ...]] = {
     "multiple_choice": ("accuracy",),
 }
 DEFAULT_SCORE_METRICS = ("pearson", "spearman")
+SCORE_LOSSES = ("soft", "squared")
 DEFAULT_VALIDATION_FRACTION = 0.1
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -94,6 +95,10 @@ class TaskSpec:
       labels: the label names in class order. None: learned from the training split, sorted. For multiple choice they
         name the answers in order, such as ("A", "B", "C", "D"), and have to be given.
       score_range: (lowest, highest) where the label is a number, such as STS-B's (0.0, 5.0); then there are no labels.
+      score_loss: how a score is learned, see `gpt1_jax.scores`: "soft" shares it between points of the range, "squared"
+        takes the squared error.
+      score_points: number of the points; None: the whole numbers of the range where it has 3 to 21 of them, such as 6
+        for 0 to 5, else 6.
       metrics: names in `gpt1_jax.tasks.metrics.METRICS`, the task's own first; it chooses the best checkpoint.
       held_out: split name to the fraction of the training rows set aside for it: stratified by label, rows with the
         same text on the same side, seeded by `split_seed`.
@@ -123,6 +128,8 @@ class TaskSpec:
     id: str | None = None
     allow_empty: bool = False
     score_range: tuple[float, float] | None = None
+    score_loss: str = "soft"
+    score_points: int | None = None
     sizes: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
     submission: Submission | None = None
     paper: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
@@ -206,6 +213,11 @@ class TaskSpec:
             )
         if self.score_range is not None:
             self._check_scores(self.score_range)
+        elif self.score_loss != "soft" or self.score_points is not None:
+            raise InputError(
+                f"score_loss={self.score_loss!r}, score_points={self.score_points}: the task has classes; give its "
+                "score_range too, or leave both out"
+            )
         elif self.labels is None:
             if self.kind == "multiple_choice":
                 raise InputError(
@@ -229,6 +241,12 @@ class TaskSpec:
             raise InputError("score_range: multiple choice has answers, not scores; use another kind")
         if self.labels is not None:
             raise InputError(f"score_range={score_range} and labels={self.labels!r}: a label is a number or a name")
+        _check_choice("score_loss", self.score_loss, SCORE_LOSSES)
+        if self.score_points is not None and (self.score_points < 2 or self.score_loss != "soft"):
+            raise InputError(
+                f"score_points={self.score_points} with score_loss={self.score_loss!r}: at least 2 points, and none "
+                "where the loss is 'squared'"
+            )
 
     def _check_metrics(self, known: Mapping[str, Any]) -> None:
         if not self.metrics:
@@ -272,6 +290,8 @@ def custom(
     label: str | None = "label",
     labels: Sequence[str] | None = None,
     score_range: Sequence[float] | None = None,
+    score_loss: str = "soft",
+    score_points: int | None = None,
     metrics: Sequence[str] | None = None,
     unlabelled: Sequence[str] = (),
     validation_fraction: float | None = None,
@@ -287,7 +307,8 @@ def custom(
 
     Args:
       train, validation, test: a file or several for each split.
-      kind, label, labels, score_range, split_seed, drop_labels, id, allow_empty, name: see `TaskSpec`.
+      kind, label, labels, score_range, score_loss, score_points, split_seed, drop_labels, id, allow_empty, name: see
+        `TaskSpec`.
       fields: canonical field to column(s); by default the columns are called like the fields.
       metrics: by default accuracy, and F1 unless the kind is multiple choice; of scores Pearson's and Spearman's
         correlation.
@@ -327,6 +348,8 @@ def custom(
         label=label,
         labels=None if labels is None else tuple(labels),
         score_range=None if score_range is None else tuple(score_range),
+        score_loss=score_loss,
+        score_points=score_points,
         metrics=default_metrics if metrics is None else tuple(metrics),
         held_out={split: fraction for split, fraction in held_out.items() if fraction != 0},
         split_seed=split_seed,

@@ -1,0 +1,119 @@
+"""A fine-tuned model on the splits of its task: encoded examples in, predictions and metrics out."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from gpt1_jax.data.labelled import EncodedSplit, encode_split, eval_batches
+from gpt1_jax.losses import task_outputs
+from gpt1_jax.model import GPT1
+from gpt1_jax.pretrained import Params
+from gpt1_jax.sharding import param_shardings, to_global
+from gpt1_jax.tasks.examples import Example
+from gpt1_jax.tasks.metrics import evaluate_predictions, evaluate_scores
+from gpt1_jax.tasks.spec import TaskSpec
+from gpt1_jax.tokenizers import Tokenizer
+from gpt1_jax.train import jit_eval_step
+
+
+class TaskEvaluator:
+    """Predicts every example of a split once: `evaluator(params) -> (predicted, loss)`.
+
+    Args:
+      model: a model with a readout.
+      mesh: where it runs.
+      split: the encoded examples.
+      batch_size: examples in a batch, over all devices.
+      buckets: lengths that a batch may have.
+    """
+
+    def __init__(
+        self,
+        model: GPT1,
+        mesh: Mesh,
+        split: EncodedSplit,
+        *,
+        batch_size: int,
+        buckets: Sequence[int] | None = None,
+    ) -> None:
+        self._mesh, self._split = mesh, split
+        self._batches = eval_batches(
+            split,
+            batch_size=batch_size,
+            buckets=buckets,
+            host_index=jax.process_index(),
+            host_count=jax.process_count(),
+        )
+        self._step = _compiled_predict(model, mesh)
+
+    def __call__(self, params: Params) -> tuple[np.ndarray, float]:
+        """What is predicted, in the order of the split, and the mean of the task's loss (NaN without labels).
+
+        Returns:
+          probabilities float64 [N, K], or scores float64 [N] of a task of scores; and the unweighted mean of -log
+          P(label), or of `scores.score_loss`.
+        """
+        n, loss = len(self._split), 0.0
+        predicted: np.ndarray | None = None
+        with jax.set_mesh(self._mesh):
+            for i in range(len(self._batches)):
+                out = jax.device_get(self._step(params, to_global(self._batches[i], self._mesh)))
+                if predicted is None:
+                    predicted = np.zeros((n, *out["predicted"].shape[1:]))
+                real = out["index"] >= 0
+                predicted[out["index"][real]] = out["predicted"][real]
+                loss += float(out["task_nll"][real].sum(dtype=np.float64))
+        return predicted, math.nan if self._split.n_unlabelled else loss / n
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled_predict(model: GPT1, mesh: Mesh) -> Callable[..., Any]:
+    # One jitted function for all evaluators of a model, so that runs in one process share its compilations.
+    def step(params: Params, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        label = batch["label"]
+        known = ~jnp.isnan(label) if jnp.issubdtype(label.dtype, jnp.floating) else label >= 0
+        out = task_outputs(model, params, batch | {"label": jnp.where(known, label, 0)})
+        return {
+            "predicted": out["scores"] if "scores" in out else jax.nn.softmax(out["logits"], axis=-1),
+            "task_nll": out["task_nll"],
+            "index": batch["index"],
+        }
+
+    return jit_eval_step(step, mesh, param_shardings(model, mesh))
+
+
+def encode_task_split(
+    spec: TaskSpec,
+    name: str,
+    examples: Sequence[Example],
+    model: GPT1,
+    tokenizer: Tokenizer,
+    *,
+    max_text_tokens: int | None = None,
+) -> EncodedSplit:
+    """A split of a task, encoded for a model with a readout. See `data.labelled.encode_split` for what it raises."""
+    return encode_split(
+        examples,
+        kind=spec.kind,
+        labels=model.readout.labels,
+        scores=model.readout.score_range is not None,
+        tokenizer=tokenizer,
+        n_ctx=model.config.n_ctx,
+        max_text_tokens=max_text_tokens,
+        name=name,
+        allow_empty=spec.allow_empty,
+    )
+
+
+def task_metrics(spec: TaskSpec, split: EncodedSplit, predicted: np.ndarray, loss: float) -> dict[str, float]:
+    """The task's metrics and the loss, from what a `TaskEvaluator` gives."""
+    evaluate = evaluate_predictions if spec.score_range is None else evaluate_scores
+    return {**evaluate(spec.metrics, split.labels, predicted), "loss": loss}
