@@ -6,13 +6,13 @@ import csv
 import io
 import itertools
 import json
+import logging
 import re
 import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
-from absl import logging
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -108,10 +108,11 @@ def examples_or_error(name, data, splits=None):
 @pytest.fixture(autouse=True)
 def _quiet():
     """Hundreds of small splits have the wrong size."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     yield
-    logging.set_verbosity(verbosity)
+    logger.setLevel(level)
 
 
 @pytest.mark.parametrize(("data_set", "layout"), FORMS)
