@@ -1,4 +1,4 @@
-"""Pre-training, in three sizes.
+"""Pre-training, in three sizes, and going on with a model that is trained already.
 
     python launch/pretrain.py --config=configs/pretrain.py:SIZE --config.source='text:books/**/*.txt' --workdir=W
 
@@ -7,6 +7,9 @@ gpt1 (default)  The paper's: 12 layers of 768, 512 tokens, 40,478 pieces, 116.5 
                 BooksCorpus (800 M words, not public any more) after a month on 8 GPUs of 2018.
 small           One accelerator and an afternoon: 6 layers of 384, 256 tokens, 16,000 pieces, 17 M parameters.
 quickstart      A laptop's CPU and five minutes: 2 layers of 128, 96 tokens, 4,096 pieces, 0.9 M parameters.
+continue        Any size: with --init_from=MODEL (a workdir, OpenAI's folder or a Hugging Face folder), on text of the
+                kind that it will be used on. Three passes, a quarter of the paper's rate, nothing held out. What
+                config.model leaves open is as it was. `config.adapt` of fine-tuning does the same on its way.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +18,7 @@ from gpt1_jax.config import to_config_dict
 from gpt1_jax.errors import InputError
 from gpt1_jax.pretrain import PretrainConfig
 
-SIZES = ("gpt1", "small", "quickstart")
+SIZES = ("gpt1", "small", "quickstart", "continue")
 
 
 def get_config(size: str = "gpt1") -> ConfigDict:
@@ -52,5 +55,12 @@ def get_config(size: str = "gpt1") -> ConfigDict:
         config.loop.eval_every = 500
         config.loop.save_every = 500
         config.max_eval_batches = 20
+
+    if size == "continue":
+        config.heldout_fraction = 0.0
+        config.epochs = 3.0
+        config.optimizer.learning_rate = 6.25e-5
+        config.optimizer.warmup_steps = None
+        config.optimizer.warmup_fraction = 0.05
 
     return config

@@ -2,7 +2,8 @@
 
     text -> tokenizer -> token shards -> windows of n_ctx tokens -> L1 -> checkpoints
 
-`run(config, workdir)` is the whole of it; started again on the same workdir it continues where it was.
+`run(config, workdir)` is the whole of it; started again on the same workdir it continues where it was. With `init_from`
+a model that is trained already goes on with a text of another kind, before it is fine-tuned on a task of that kind.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ from gpt1_jax.runs import check_seed, describe_run, open_run, train, write_resul
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import LoopConfig, jit_train_step, make_train_step, state_shardings
+from gpt1_jax.warm_start import ModelOptions, StartingPoint, pretrained_start, without_head
 from gpt1_jax.workdir import has_checkpoint
 
-_MADE_FROM = tuple(
-    f"config.{name}" for name in ("source", "heldout_fraction", "seed", "tokenizer", "model.vocab_size")
+_MADE_FROM = (
+    "init_from",
+    *(f"config.{name}" for name in ("source", "heldout_fraction", "seed", "tokenizer", "model.vocab_size")),
 )  # what the tokenizer and the token shards of a workdir depend on
 
 
@@ -47,7 +50,7 @@ class TokenizerConfig:
 
     Attributes:
       path: a tokenizer folder or a workdir that has one; None trains SentencePiece on the source, with
-        `model.vocab_size` pieces.
+        `model.vocab_size` pieces. With `init_from` it is that model's.
       lowercase: a trained one folds case.
     """
 
@@ -63,7 +66,7 @@ class PretrainConfig:
       source: `text:GLOB`, `jsonl:GLOB#field` or `tfds:NAME`, see data/sources.py. Required.
       heldout_fraction: part of the documents that is held out for evaluation; 0 trains on all.
       tokenizer: which tokenizer.
-      model: the network.
+      model: the network, where it is not the paper's or, with `init_from`, not that model's.
       batch_size: windows in an update, over all devices.
       epochs: passes over the windows; used where `n_steps` is None.
       n_steps: updates; None takes `epochs`.
@@ -80,7 +83,7 @@ class PretrainConfig:
     source: str = ""
     heldout_fraction: float = 0.005
     tokenizer: TokenizerConfig = TokenizerConfig()
-    model: GPT1Config = GPT1Config()
+    model: ModelOptions = ModelOptions()
     batch_size: int = 64
     epochs: float = 100.0
     n_steps: int | None = None
@@ -122,12 +125,14 @@ class PretrainResult:
     metrics: dict[str, float]
 
 
-def run(config: Any, workdir: str | Path) -> PretrainResult:
+def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -> PretrainResult:
     """Pre-trains, or goes on with the run that `workdir` holds.
 
     Args:
       config: a `PretrainConfig`, a mapping or a `ConfigDict`.
       workdir: gets config.json, tokenizer/, shards/, checkpoints/, metrics.jsonl, tensorboard/ and results.json.
+      init_from: what `load_pretrained` reads: its parameters and its tokenizer are what training starts from, a task
+        head apart. None draws the parameters. The optimizer and its schedule start anew.
 
     Raises:
       InputError: something in the config, the text or the workdir cannot be used; before training starts.
@@ -137,10 +142,11 @@ def run(config: Any, workdir: str | Path) -> PretrainResult:
     config = from_config(PretrainConfig, config)
     workdir = Path(workdir)
     mesh = make_mesh(config.mesh)
+    start = _start(config, init_from)
     check_mesh(
         mesh,
         batch_size=config.batch_size,
-        n_head=config.model.n_head,
+        n_head=start.config.n_head,
         accumulation_steps=config.accumulation_steps,
     )
     if not config.source:
@@ -149,22 +155,28 @@ def run(config: Any, workdir: str | Path) -> PretrainResult:
         )
     if config.n_steps is not None:
         make_schedule(config.optimizer, config.n_steps)  # refuses a warm-up that does not fit
-    model = GPT1(config.model)
-    record = {"program": "pretrain", **model_record(model), "config": to_dict(config)}
+    model = GPT1(start.config)
+    config = dataclasses.replace(config, model=ModelOptions.of(model.config))
+    record = {
+        "program": "pretrain",
+        **model_record(model),
+        "init_from": None if init_from is None else str(init_from),
+        "config": to_dict(config),
+    }
     with open_run(
         workdir,
         record,
         config_type=PretrainConfig,
         made_from={"tokenizer": _MADE_FROM, "shards": _MADE_FROM},
-        n_parameters=count_parameters(config.model),
+        n_parameters=count_parameters(model.config),
         n_checkpoints=config.loop.keep_latest + 1,
         require_accelerator=config.require_accelerator,
     ):
         discard_other_text(config, workdir)
-        tokenizer = get_tokenizer(config, workdir / "tokenizer")
+        tokenizer = get_tokenizer(config, model.config, workdir / "tokenizer", given=start.tokenizer)
         train_shards, heldout_shards = get_shards(config, tokenizer, workdir / "shards")
         host = {"host_index": jax.process_index(), "host_count": jax.process_count()}
-        rows = {"n_ctx": config.model.n_ctx, "batch_size": config.batch_size, **host}
+        rows = {"n_ctx": model.config.n_ctx, "batch_size": config.batch_size, **host}
         windows = train_windows(train_shards, seed=config.seed, **rows)
         evaluate = None
         if heldout_shards is not None:
@@ -181,8 +193,8 @@ def run(config: Any, workdir: str | Path) -> PretrainResult:
         describe_run(
             mesh,
             n_steps=n_steps,
-            parameters=count_parameters(config.model),
-            tokens_per_step=config.batch_size * config.model.n_ctx,
+            parameters=count_parameters(model.config),
+            tokens_per_step=config.batch_size * model.config.n_ctx,
             training_tokens=train_shards.n_tokens,
             heldout_tokens=0 if heldout_shards is None else heldout_shards.n_tokens,
         )
@@ -198,6 +210,7 @@ def run(config: Any, workdir: str | Path) -> PretrainResult:
             loop=config.loop,
             seed=config.seed,
             evaluate=evaluate,
+            params=start.params,
         )
         metrics = trained.metrics or ({} if evaluate is None else evaluate(trained.params))
         write_results(workdir, {"n_steps": n_steps, **metrics})
@@ -216,25 +229,31 @@ def discard_other_text(config: PretrainConfig, workdir: Path) -> None:
             shutil.rmtree(workdir / folder, ignore_errors=True)
 
 
-def get_tokenizer(config: PretrainConfig, directory: Path) -> Tokenizer:
-    """The workdir's tokenizer, made on the first call: a copy of the one that is named, or trained on the source."""
+def get_tokenizer(
+    config: PretrainConfig, model: GPT1Config, directory: Path, *, given: Tokenizer | None = None
+) -> Tokenizer:
+    """The workdir's tokenizer, made on the first call: the given one, a copy of the one that is named in the config, or
+    one that is trained on the source.
+    """
     if jax.process_index() == 0 and not (directory / tokenizers.MARKER).exists():
-        if config.tokenizer.path:
+        if given is not None:
+            given.save(directory)
+        elif config.tokenizer.path:
             tokenizer = tokenizers.load(config.tokenizer.path)
-            check_tokenizer(tokenizer, config.model, config.tokenizer.path)
+            check_tokenizer(tokenizer, model, config.tokenizer.path)
             tokenizer.save(directory)
         else:
-            logging.info("training a SentencePiece tokenizer of %d pieces", config.model.vocab_size)
+            logging.info("training a SentencePiece tokenizer of %d pieces", model.vocab_size)
             tokenizers.train_sentencepiece(
                 _split(config).select(read_documents(config.source), "train"),
                 directory,
-                vocab_size=config.model.vocab_size,
+                vocab_size=model.vocab_size,
                 lowercase=config.tokenizer.lowercase,
             )
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices("tokenizer")
     tokenizer = tokenizers.load(directory)
-    check_tokenizer(tokenizer, config.model, directory)
+    check_tokenizer(tokenizer, model, directory)
     return tokenizer
 
 
@@ -246,6 +265,20 @@ def get_shards(config: PretrainConfig, tokenizer: Tokenizer, directory: Path) ->
         multihost_utils.sync_global_devices("shards")
     heldout = TokenShards.open(directory, "heldout") if config.heldout_fraction else None
     return TokenShards.open(directory, "train"), heldout
+
+
+def _start(config: PretrainConfig, init_from: str | Path | None) -> StartingPoint:
+    """The network, and the parameters and the tokenizer of `init_from` (None without it: they are yet to be made)."""
+    if init_from is None:
+        return StartingPoint(GPT1Config(**config.model.given()), None, None)
+    if config.tokenizer.path:
+        raise InputError(
+            f"tokenizer.path={config.tokenizer.path!r} contradicts init_from={str(init_from)!r}: a pre-trained model "
+            "keeps its tokenizer; leave one of the two out"
+        )
+    start = pretrained_start(config.model, init_from)
+    logging.info("training goes on with %s", init_from)
+    return start._replace(params=without_head(start.params), readout=None)
 
 
 def _split(config: PretrainConfig) -> Split:

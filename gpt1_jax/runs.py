@@ -80,6 +80,7 @@ def open_run(
         "config": to_dict(config_type()),
         "model": to_dict(GPT1Config()),
         "readout": to_dict(ReadOut("multiple_choice")),
+        "init_from": None,
     }
     with open_workdir(
         workdir, record, mutable=MUTABLE, made_from=made_from, defaults=defaults, min_free_bytes=space
@@ -104,11 +105,13 @@ class Trained:
     Attributes:
       params: the parameters of the best checkpoint, or of the last update where none is kept as the best.
       step: the update they are from.
+      last_step: the last update; fewer than planned if the run ran out of patience.
       metrics: the evaluation after the last update; None if there was nothing left to do.
     """
 
     params: Any
     step: int
+    last_step: int
     metrics: dict[str, float] | None
 
 
@@ -127,6 +130,7 @@ def train(
     evaluate: Callable[[Any], dict[str, float]] | None,
     params: Any = None,
     best: Mapping[str, Any] | None = None,
+    patience: int = 0,
 ) -> Trained:
     """Trains in a workdir from its latest checkpoint, or from the start, to the end.
 
@@ -144,6 +148,7 @@ def train(
       evaluate: parameters -> metrics.
       params: initial parameters by name, where they are not to be drawn.
       best: `best_metric` and `best_mode` of the `Checkpointer`.
+      patience: ends the run where the best checkpoint is so many updates old; 0 never does.
     """
     keep_every = loop.keep_every or None
     best = dict(best or {})
@@ -152,6 +157,10 @@ def train(
     ) as checkpointer:
         state = restore_or_init(model, optimizer, seed, mesh, checkpointer, params=params)
         step = int(state.step)
+
+        def out_of_patience(step: int) -> bool:  # a question to what is on the disk, so that a resume asks the same
+            return step - (checkpointer.best_step() or 0) >= patience
+
         with (
             contextlib.closing(prefetch(batches, step)) as ahead,
             MetricsWriter(workdir, resume_step=step) as writer,
@@ -171,10 +180,12 @@ def train(
                 meta={"seed": seed},
                 flops_per_token=lambda length: train_flops_per_token(model.config, length),
                 evaluate=None if evaluate is None else lambda state: evaluate(state.params),
+                stop_early=out_of_patience if patience else None,
             )
-        step = (checkpointer.best_step() if best else None) or n_steps
-        kept = state.params if step == n_steps else checkpointer.restore_params(step, state.params)
-    return Trained(kept, step, metrics)
+        last_step = int(state.step)
+        step = (checkpointer.best_step() if best else None) or last_step
+        kept = state.params if step == last_step else checkpointer.restore_params(step, state.params)
+    return Trained(kept, step, last_step, metrics)
 
 
 def restore_or_init(

@@ -208,8 +208,9 @@ def fit(
     meta: dict[str, Any],
     flops_per_token: Callable[[int], float],
     evaluate: Callable[[TrainState], dict[str, float]] | None = None,
+    stop_early: Callable[[int], bool] | None = None,
 ) -> tuple[TrainState, dict[str, float] | None]:
-    """Trains from `state.step` to `n_steps`.
+    """Trains from `state.step` to `n_steps`, or until `stop_early` says so.
 
     Args:
       state: fresh or restored.
@@ -225,9 +226,11 @@ def fit(
       meta: stored beside each checkpoint.
       flops_per_token: sequence length -> FLOPs of a token, for the MFU.
       evaluate: state -> held-out metrics.
+      stop_early: number of updates done -> whether these are enough. Asked when an evaluation is saved, and first of
+        all, as the run may have been killed in between.
 
     Returns:
-      the state after `n_steps`, and the last evaluation (None if there was nothing left to do).
+      the state after the last update, and the last evaluation (None if there was nothing left to do).
 
     Raises:
       Interrupted: SIGTERM or Ctrl-C; saved if a step was done.
@@ -243,8 +246,9 @@ def fit(
         writer.flush()  # the curve up to a checkpoint is on the disk before the checkpoint is
         checkpointer.save(step, state, meta, metrics=results)
 
+    enough = stop_early is not None and stop_early(step)
     with StopSignals() as stop, jax.set_mesh(mesh):
-        while step < n_steps and not stop.signum:
+        while step < n_steps and not enough and not stop.signum:
             batch = next(batches)
             state, metrics = train_step(state, to_global(dict(batch), mesh), schedules)
             step += 1
@@ -267,6 +271,9 @@ def fit(
             if last or (loop.save_every and step % loop.save_every == 0):
                 with progress.paused():
                     save(results)
+                    enough = results is not None and stop_early is not None and stop_early(step)
+        if enough and step < n_steps:
+            progress.note(f"step {step} is the last of {n_steps}: no improvement for too long")
         checkpointer.wait()
         if stop.signum:
             if step > done_before and checkpointer.latest_step() != step:

@@ -1,10 +1,10 @@
-"""What a fine-tuning run starts from: a pre-trained model made ready for its task, or a new one."""
+"""What a run starts from: a pre-trained model, made ready for its task where there is one, or a new model."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import logging
 
@@ -24,7 +24,7 @@ from gpt1_jax.tokenizers import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class ModelOptions:
-    """What a fine-tuning run says about the network; None keeps what the pre-trained model has (the paper's without).
+    """What a run says about the network; None keeps what the model has that it starts from, and is the paper's without.
 
     Attributes:
       vocab_size: see `GPT1Config`, like all others. What the weights were trained as (`pretrained.ARCHITECTURE`) can
@@ -48,6 +48,15 @@ class ModelOptions:
     dtype: str | None = None
     remat: str | None = None
 
+    @classmethod
+    def of(cls, config: GPT1Config) -> ModelOptions:
+        """All that there is to say about a network."""
+        return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(cls)})
+
+    def given(self) -> dict[str, Any]:
+        """What is said, by name."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
 
 class StartingPoint(NamedTuple):
     """Where training begins.
@@ -55,13 +64,13 @@ class StartingPoint(NamedTuple):
     Attributes:
       config: the network, with its special rows.
       params: its parameters; what is missing is drawn. None: all of them are.
-      tokenizer: its tokenizer.
+      tokenizer: its tokenizer; None where it is yet to be trained.
       readout: what the task head in `params` was trained for; None where there is no head.
     """
 
     config: GPT1Config
     params: Params | None
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
     readout: ReadOut | None = None
 
     def for_task(self, readout: ReadOut) -> StartingPoint:
@@ -72,8 +81,7 @@ class StartingPoint(NamedTuple):
             logging.info("the task head is taken over with the other weights: it was trained for the same labels")
             return self
         logging.info("the task head is not taken over, but drawn anew: it is %s, not %s", self.readout, readout)
-        params = {name: value for name, value in self.params.items() if name != "clf"}
-        return self._replace(params=params, readout=readout)
+        return self._replace(params=without_head(self.params), readout=readout)
 
     def with_n_ctx(self, n_ctx: int) -> StartingPoint:
         """The same for a shorter context."""
@@ -84,28 +92,52 @@ class StartingPoint(NamedTuple):
 
 
 def starting_point(
-    options: ModelOptions, *, init_from: str | os.PathLike[str] | None, tokenizer: str | None, seed: int
+    options: ModelOptions,
+    *,
+    init_from: str | os.PathLike[str] | None,
+    tokenizer: str | None,
+    seed: int,
+    n_transfer: int | None = None,
 ) -> StartingPoint:
-    """The network, its parameters and its tokenizer.
+    """The network of a task, its parameters and its tokenizer.
 
     Args:
       options: how the network differs from the pre-trained one, or from the paper's.
       init_from: what `load_pretrained` reads; None trains from scratch.
       tokenizer: for training from scratch: a tokenizer folder, or a workdir that has one.
       seed: of the special rows.
+      n_transfer: how many blocks are taken over, the first ones, beside the embeddings (paper, figure 2 left; the
+        official code's `--n_transfer`). None takes all, 0 the embeddings only, and -1 nothing but the architecture and
+        the tokenizer.
 
     Raises:
       InputError: an option contradicts the weights, or there is no tokenizer to train from scratch with.
     """
-    given = {k: v for k, v in dataclasses.asdict(options).items() if v is not None}
     if init_from is None:
-        return _from_scratch(given, tokenizer)
+        if n_transfer is not None:
+            raise InputError(
+                f"n_transfer={n_transfer}: there is nothing to transfer from; give init_from, or leave n_transfer out"
+            )
+        return _from_scratch(options, tokenizer)
     if tokenizer:
         raise InputError(
             f"config.tokenizer={tokenizer!r} contradicts init_from={str(init_from)!r}: a pre-trained model "
             "keeps its tokenizer; leave one of the two out"
         )
-    model, params, loaded = load_pretrained(init_from)
+    start = pretrained_start(options, init_from)
+    config, params = add_special_rows(start.config, start.params, seed)
+    start = start._replace(config=config, params=params)
+    return start if n_transfer is None else _transfer(start, n_transfer, init_from)
+
+
+def pretrained_start(options: ModelOptions, init_from: str | os.PathLike[str]) -> StartingPoint:
+    """A model as it was trained, but for the `options`.
+
+    Raises:
+      InputError: an option contradicts the weights.
+    """
+    model, params, tokenizer = load_pretrained(init_from)
+    given = options.given()
     for name in ARCHITECTURE:
         if name in given and given[name] != getattr(model.config, name):
             raise InputError(
@@ -115,20 +147,47 @@ def starting_point(
     config, readout = model.config, model.readout
     if "n_ctx" in given:
         config, params = slice_positions(config, params, given["n_ctx"])
-    config, params = add_special_rows(dataclasses.replace(config, **given), params, seed)
+    config = dataclasses.replace(config, **given)
     if "clf" in params and (readout is None or config.clf_bias != model.config.clf_bias):
         logging.info("the task head of %s is not taken over, but drawn anew", init_from)
-        params, readout = {name: value for name, value in params.items() if name != "clf"}, None
-    return StartingPoint(config, params, loaded, readout if "clf" in params else None)
+        params, readout = without_head(params), None
+    return StartingPoint(config, params, tokenizer, readout if "clf" in params else None)
 
 
-def _from_scratch(options: dict[str, object], tokenizer: str | None) -> StartingPoint:
+def without_head(params: Params) -> Params:
+    """The parameters of the language model."""
+    return {name: value for name, value in params.items() if name != "clf"}
+
+
+def _transfer(start: StartingPoint, n_transfer: int, init_from: str | os.PathLike[str]) -> StartingPoint:
+    """Keeps the embeddings and the first blocks, or nothing; a task head stays with the last block."""
+    n_layer = start.config.n_layer
+    if not -1 <= n_transfer <= n_layer:
+        raise InputError(
+            f"n_transfer={n_transfer}: {init_from} has {n_layer} blocks; use 0 to {n_layer}, or -1 for nothing at all"
+        )
+    if n_transfer == -1:
+        logging.info("nothing is taken over from %s but its architecture and its tokenizer", init_from)
+        return start._replace(params=None, readout=None)
+    logging.info(
+        "the embeddings and %d of the %d blocks of %s are taken over, all else is drawn anew",
+        n_transfer,
+        n_layer,
+        init_from,
+    )
+    if n_transfer == n_layer:
+        return start
+    kept = ("tokens_embed", "positions_embed", *(f"h_{i}" for i in range(n_transfer)))
+    return start._replace(params={name: start.params[name] for name in kept}, readout=None)
+
+
+def _from_scratch(options: ModelOptions, tokenizer: str | None) -> StartingPoint:
     if not tokenizer:
         raise InputError(
             "config.tokenizer is empty: training from scratch needs a tokenizer folder, or a workdir that has one; "
             "or give --init_from=WORKDIR to start from a pre-trained model"
         )
     loaded = tokenizers.load(tokenizer)
-    config = GPT1Config(**{"vocab_size": loaded.vocab_size, **options, "n_special": N_SPECIAL})
+    config = GPT1Config(**{"vocab_size": loaded.vocab_size, **options.given(), "n_special": N_SPECIAL})
     check_tokenizer(loaded, config, tokenizer)
     return StartingPoint(config, None, loaded)

@@ -1,6 +1,9 @@
-"""Pre-trains GPT-1 on raw text.
+r"""Pre-trains GPT-1 on raw text.
 
     python launch/pretrain.py --config=configs/pretrain.py:small --config.source='text:books/**/*.txt' --workdir=W
+
+    python launch/pretrain.py --config=configs/pretrain.py:continue --config.source='text:reports/*.txt' \
+        --init_from=MODEL --workdir=W    # goes on with a model on other text
 
 Start the same command again to continue. Keys that matter: config.source, config.model.*, config.batch_size,
 config.n_steps or config.epochs, config.optimizer.learning_rate, config.mesh.*, config.loop.*.
@@ -12,17 +15,20 @@ from ml_collections import config_flags
 from gpt1_jax import cli
 
 CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "configs/pretrain.py[:SIZE]; sizes: gpt1, small, quickstart. Required."
+    "config", None, "configs/pretrain.py[:SIZE]; sizes: gpt1, small, quickstart, continue. Required."
 )
 flags.mark_flag_as_required("config")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: made, or continued.", required=True)
+INIT_FROM = flags.DEFINE_string(
+    "init_from", None, "Model to go on with: a workdir, OpenAI's folder or a Hugging Face folder. Default: a new one."
+)
 
 
 def main() -> None:
     """Runs, and prints the result and what may come next."""
     from gpt1_jax import evaluate, pretrain
 
-    result = pretrain.run(CONFIG.value, WORKDIR.value)
+    result = pretrain.run(CONFIG.value, WORKDIR.value, INIT_FROM.value)
     if result.metrics:
         print(evaluate.results_table(result.metrics))
     print(
