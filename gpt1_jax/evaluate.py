@@ -24,8 +24,10 @@ from gpt1_jax.data.shards import TokenShards
 from gpt1_jax.data.split import Split
 from gpt1_jax.data.windows import HeldoutWindows, heldout_windows
 from gpt1_jax.errors import InputError
+from gpt1_jax.files import make_directory
 from gpt1_jax.losses import LossConfig, lm_nll_sum
-from gpt1_jax.model import GPT1
+from gpt1_jax.model import GPT1, ReadOut
+from gpt1_jax.outcome import write_outcome
 from gpt1_jax.pretrained import Params, check_tokenizer, load_pretrained
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, to_global
 from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, task_metrics
@@ -129,7 +131,10 @@ class EvaluateConfig:
       source: a text as in `PretrainConfig.source`; gives perplexity and bits per byte of any model. Empty: the run's
         own held-out text for a pre-trained model, its task for a fine-tuned one.
       splits: of the task.
-      data: labelled files to evaluate instead of the task's splits; columns as in the run's own.
+      data: labelled files to evaluate instead of the task's splits; columns as in the run's own, or called like the
+        kind's fields and "label" where the run was on a named data set.
+      unlabelled: `data` has no labels: there are predictions, and no metrics.
+      predictions: folder that gets the predictions of the task's splits or of `data`, and what else `outcome` lists.
       zero_shot: asks the language model instead of a task head: a name in `tasks.zero_shot.ZERO_SHOT`, or a template
         such as "{text} It was {label}". Works with any checkpoint.
       task: zero-shot only: the task, where it is not the run's own. What a custom task leaves out (fields, labels,
@@ -144,6 +149,8 @@ class EvaluateConfig:
     source: str = ""
     splits: tuple[str, ...] = ("validation",)
     data: tuple[str, ...] = ()
+    unlabelled: bool = False
+    predictions: str = ""
     zero_shot: str = ""
     task: TaskConfig | None = None
     label_words: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -157,21 +164,14 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
     """Evaluates the model in `checkpoint`.
 
     Returns:
-      {"loss", "perplexity", "bits_per_byte"} for text; {split: {metric: value}} for a task, and "threshold" beside the
-      metrics where a zero-shot heuristic has one.
+      {"loss", "perplexity", "bits_per_byte"} for text; {split: {metric: value}} for the labelled splits of a task, and
+      "threshold" beside the metrics where a zero-shot heuristic has one.
 
     Raises:
       InputError: something in the config, the files or the checkpoint cannot be used.
     """
     config = from_config(EvaluateConfig, config)
-    if config.source and config.data:
-        raise InputError(
-            f"source={config.source!r} and data={list(config.data)}: give a text or labelled files, not both"
-        )
-    if config.source and config.zero_shot:
-        raise InputError(f"source={config.source!r} and zero_shot={config.zero_shot!r}: one of the two is evaluated")
-    if not config.zero_shot and (config.task or config.label_words or config.score):
-        raise InputError("task, label_words and score are for zero_shot, which is empty; give it, or leave them out")
+    _check(config)
     checkpoint = Path(checkpoint)
     stored = read_config(checkpoint)
     if config.zero_shot:
@@ -190,43 +190,108 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
             for split, result in found.items()
         }
     if config.source or (model.readout is None and not config.data):
-        if not config.source and not stored.get("config", {}).get("heldout_fraction"):
-            raise InputError(f"{checkpoint} has no held-out text of its own; name one, such as source=text:books/*.txt")
-        with tempfile.TemporaryDirectory() as scratch:
-            if config.source:
-                prepare_shards(config.source, tokenizer, scratch, split=Split(heldout_fraction=0.0))
-                shards = TokenShards.open(scratch, "train")
-            else:
-                shards = TokenShards.open(checkpoint / "shards", "heldout")
-            windows = heldout_windows(
-                shards,
-                n_ctx=model.config.n_ctx,
-                batch_size=config.batch_size,
-                host_index=jax.process_index(),
-                host_count=jax.process_count(),
-            )
-            loss = from_config(LossConfig, stored.get("config", {}).get("loss"))
-            return LanguageModelEvaluator(model, mesh, windows, loss=loss)(params)
+        return _evaluate_text(config, checkpoint, stored, model, params, tokenizer, mesh)
     if model.readout is None:
         raise InputError(f"{checkpoint} is a language model without a task head; give a text source, or fine-tune it")
+    spec, names = _own_spec(config, checkpoint, stored, model.readout)
+    splits, predicted = {}, {}
+    for name, examples in load_examples(spec, names).items():
+        splits[name] = encode_task_split(
+            spec, name, examples, model, tokenizer, max_text_tokens=stored.get("max_text_tokens")
+        )
+        predicted[name] = TaskEvaluator(model, mesh, splits[name], batch_size=config.batch_size)(params)
+    if config.predictions:
+        folder = Path(config.predictions)
+        return write_outcome(folder, spec, model.readout, splits, predicted, checkpoint=str(checkpoint))
+    return {name: task_metrics(spec, splits[name], *predicted[name]) for name in predicted}
+
+
+def _check(config: EvaluateConfig) -> None:
+    """Refuses what does not go together, and a folder for predictions that cannot be used."""
+    if config.source and config.data:
+        raise InputError(
+            f"source={config.source!r} and data={list(config.data)}: give a text or labelled files, not both"
+        )
+    if config.source and config.zero_shot:
+        raise InputError(f"source={config.source!r} and zero_shot={config.zero_shot!r}: one of the two is evaluated")
+    if not config.zero_shot and (config.task or config.label_words or config.score):
+        raise InputError("task, label_words and score are for zero_shot, which is empty; give it, or leave them out")
+    if config.unlabelled and not (config.data and config.predictions):
+        raise InputError("unlabelled says that data has no labels, and predictions where they go; give both")
+    if not config.predictions:
+        return
+    if config.source or config.zero_shot:
+        raise InputError(
+            f"predictions={config.predictions!r} are of a task's splits by its head; leave source and zero_shot out"
+        )
+    if (Path(config.predictions) / "config.json").exists():
+        raise InputError(f"predictions={config.predictions!r} is the workdir of a run; name a folder of its own")
+    if jax.process_index() == 0:
+        make_directory(Path(config.predictions), "predictions")
+
+
+def _evaluate_text(
+    config: EvaluateConfig,
+    checkpoint: Path,
+    stored: Mapping[str, Any],
+    model: GPT1,
+    params: Params,
+    tokenizer: Tokenizer,
+    mesh: Mesh,
+) -> dict[str, float]:
+    """The metrics of a text, or of the held-out part of the run's own."""
+    if not config.source and not stored.get("config", {}).get("heldout_fraction"):
+        raise InputError(f"{checkpoint} has no held-out text of its own; name one, such as source=text:books/*.txt")
+    with tempfile.TemporaryDirectory() as scratch:
+        if config.source:
+            prepare_shards(config.source, tokenizer, scratch, split=Split(heldout_fraction=0.0))
+            shards = TokenShards.open(scratch, "train")
+        else:
+            shards = TokenShards.open(checkpoint / "shards", "heldout")
+        windows = heldout_windows(
+            shards,
+            n_ctx=model.config.n_ctx,
+            batch_size=config.batch_size,
+            host_index=jax.process_index(),
+            host_count=jax.process_count(),
+        )
+        loss = from_config(LossConfig, stored.get("config", {}).get("loss"))
+        return LanguageModelEvaluator(model, mesh, windows, loss=loss)(params)
+
+
+def _own_spec(
+    config: EvaluateConfig, checkpoint: Path, stored: Mapping[str, Any], readout: ReadOut
+) -> tuple[TaskSpec, tuple[str, ...]]:
+    """The task that the run was on, with other data where they are given; and its splits."""
     if "task" not in stored.get("config", {}):
         raise InputError(f"{checkpoint} says nothing of its task: give the workdir of the fine-tuning run itself")
-    task = from_config(TaskConfig, stored["config"]["task"], where="task")
-    splits = config.splits
+    task, splits = from_config(TaskConfig, stored["config"]["task"], where="task"), config.splits
     if config.data:
-        files = {"train": (), "validation": (), "test": config.data, "unlabelled": ()}
-        task = dataclasses.replace(task, name="custom", **files, validation_fraction=0.0, test_fraction=0.0)
         splits = ("test",)
+        task = dataclasses.replace(
+            task,
+            name="custom",
+            data="",
+            kind=readout.kind,
+            labels=readout.labels,
+            score_range=readout.score_range or (),
+            train=(),
+            validation=(),
+            test=config.data,
+            unlabelled=splits if config.unlabelled else (),
+            validation_fraction=0.0,
+            test_fraction=0.0,
+        )
     if not splits:
         raise InputError("splits is empty; name those to evaluate, such as validation, or give data")
     spec = make_spec(task)
-    results = {}
-    for name, examples in load_examples(spec, splits).items():
-        split = encode_task_split(spec, name, examples, model, tokenizer, max_text_tokens=stored.get("max_text_tokens"))
-        results[name] = task_metrics(
-            spec, split, *TaskEvaluator(model, mesh, split, batch_size=config.batch_size)(params)
+    unlabelled = [split for split in splits if not spec.is_labelled(split)]
+    if unlabelled and not config.predictions:
+        raise InputError(
+            f"splits: {unlabelled[0]!r} has no labels, so there are no metrics; give a folder for its predictions, "
+            "such as predictions=out, or name another split"
         )
-    return results
+    return spec, splits
 
 
 def _zero_shot_spec(
@@ -276,5 +341,5 @@ def results_table(results: Mapping[str, Any]) -> str:
             rows += [(f"{key} {name}", number) for name, number in value.items()]
         else:
             rows.append((key, value))
-    width = max(len(name) for name, _ in rows)
+    width = max((len(name) for name, _ in rows), default=0)
     return "\n".join(f"{name:{width}}  {value:.4f}" for name, value in rows)

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 
 from gpt1_jax.data.labelled import EncodedSplit
 from gpt1_jax.files import write_json
@@ -51,6 +52,9 @@ def write_outcome(
       the metrics of the labelled splits.
     """
     labelled = [name for name in predicted if spec.is_labelled(name)]
+    for name in predicted:
+        if name not in labelled:
+            logging.info("split %s: predictions, but no metrics, for it has no labels", name)
     metrics = {name: task_metrics(spec, splits[name], *predicted[name]) for name in labelled}
     if jax.process_index() != 0:
         return metrics

@@ -4,6 +4,7 @@
     python launch/evaluate.py --checkpoint=runs/books --source='text:other/*.txt'  # any text
     python launch/evaluate.py --checkpoint=runs/reviews --split=validation         # the run's own task
     python launch/evaluate.py --checkpoint=runs/reviews --data=other.csv           # other rows with the same columns
+    python launch/evaluate.py --checkpoint=runs/reviews --data=new.csv --unlabelled --predictions=out
     python launch/evaluate.py --checkpoint=runs/books --zero_shot=sst2 --data=reviews.csv --field=text=review
     python launch/evaluate.py --checkpoint=runs/books --zero_shot=cola --task=cola --data=glue/CoLA
     python launch/evaluate.py --checkpoint=runs/books --zero_shot='{text} It was {label} .' --data=reviews.csv \
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Workdir of a run.", required=True)
 SOURCE = flags.DEFINE_string("source", "", "Text: text:GLOB, jsonl:GLOB#field or tfds:NAME.")
 SPLIT = flags.DEFINE_list("split", ["validation"], "Splits of the run's task.")
+PREDICTIONS = flags.DEFINE_string(
+    "predictions", "", "Folder for the predictions of a task's splits or of --data, their report and submission files."
+)
+UNLABELLED = flags.DEFINE_bool("unlabelled", False, "--data has no labels: predictions only.")
 DATA = flags.DEFINE_list("data", [], "Labelled files to evaluate instead of the task's splits; --task's folder.")
 ZERO_SHOT = flags.DEFINE_string("zero_shot", "", "Heuristic or template that is asked instead of a task head.")
 TASK = flags.DEFINE_string("task", "custom", "Zero-shot: the named task whose folder is --data.")
@@ -54,6 +59,8 @@ def main() -> None:
         source=SOURCE.value,
         splits=tuple(SPLIT.value),
         data=tuple(DATA.value) if TASK.value == "custom" else (),
+        unlabelled=UNLABELLED.value,
+        predictions=PREDICTIONS.value,
         zero_shot=ZERO_SHOT.value,
         task=_task(),
         label_words=_pairs("label_words", LABEL_WORDS.value),
@@ -62,7 +69,10 @@ def main() -> None:
         batch_size=BATCH_SIZE.value,
     )
     results = evaluate.run(CHECKPOINT.value, config)
-    print(evaluate.results_table(results))
+    if results:
+        print(evaluate.results_table(results))
+    if PREDICTIONS.value:
+        print(f"\npredictions are in {PREDICTIONS.value}")
     if OUTPUT.value:
         write_json(Path(OUTPUT.value), results)
 

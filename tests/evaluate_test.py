@@ -139,3 +139,15 @@ def test_what_cannot_be_asked_zero_shot(pretrained, corpus, tmp_path):
 def test_results_table_lines_up():
     table = evaluate.results_table({"test": {"accuracy": 0.5, "f1": 0.25}, "loss": 1.0})
     assert table.splitlines() == ["test accuracy  0.5000", "test f1        0.2500", "loss           1.0000"]
+
+
+def test_what_predictions_and_unlabelled_data_need(pretrained, tmp_path):
+    with pytest.raises(InputError, match="give both"):
+        evaluate.run(pretrained, {"data": ("a.csv",), "unlabelled": True})
+    with pytest.raises(InputError, match="is the workdir of a run"):
+        evaluate.run(pretrained, {"predictions": str(pretrained)})
+    for other in ({"source": "text:a.txt"}, {"zero_shot": "sst2"}):
+        with pytest.raises(InputError, match="leave source and zero_shot out"):
+            evaluate.run(pretrained, {"predictions": str(tmp_path / "out"), **other})
+    assert not (tmp_path / "out").exists()
+    assert evaluate.results_table({}) == ""

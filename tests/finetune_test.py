@@ -64,6 +64,9 @@ def test_predictions_cover_every_example_once(finetuned, corpus):
     lines = (corpus / "test.csv").read_text().splitlines()[1:]
     right = sum(line.endswith("," + p.label) for line, p in zip(lines, predictions, strict=True))
     assert right / 19 == pytest.approx(result.metrics["test"]["accuracy"])
+    assert all(line.endswith("," + p.gold) for line, p in zip(lines, predictions, strict=True))
+    assert {path.name for path in (workdir / "predictions").iterdir()} == {"validation.jsonl", "test.jsonl"}
+    assert len(list((workdir / "reports").glob("*.png"))) == 4
 
 
 def test_predict_and_evaluate_agree_with_the_run(finetuned, corpus, tmp_path):
@@ -185,6 +188,7 @@ def test_from_scratch_needs_a_tokenizer_and_takes_any_size(settings, pretrained,
         ({"batch_size": 12}, "batch_size=12"),
         ({"epochs": 0}, "epochs=0"),
         ({"lm_coef": -1.0}, "lm_coef"),
+        ({"class_weights": ["positive=2"]}, "'negative' has none; give one for each label"),
         ({"buckets": [8]}, "buckets"),
         ({"tokenizer": "other"}, "config.tokenizer='other' contradicts"),
         ({"task": {"quoting": "sometimes"}}, "quoting='sometimes'"),
@@ -201,6 +205,14 @@ def test_other_rows_are_evaluated_whatever_the_run_held_out(settings, pretrained
     finetune.run(settings(task=task, epochs=1, n_buckets=1), tmp_path / "run", pretrained)
     results = evaluate.run(tmp_path / "run", {"data": (str(corpus / "test.csv"),), "batch_size": 8})
     assert set(results) == {"test"}
+
+
+def test_a_class_of_great_weight_is_all_that_is_learned(settings, pretrained, tmp_path):
+    weights = ["negative=1", "positive=10000"]
+    finetune.run(settings(class_weights=weights, epochs=1, n_buckets=1), tmp_path / "run", pretrained)
+    predictions = read_predictions(tmp_path / "run" / "predictions" / "validation.jsonl")
+    assert {p.gold for p in predictions} == {"negative", "positive"}
+    assert {p.label for p in predictions} == {"positive"}
 
 
 @pytest.mark.parametrize("seed", [-1, 1 << 32])

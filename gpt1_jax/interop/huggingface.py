@@ -138,6 +138,11 @@ def _head_for(model: GPT1, leaves: Mapping[TreePath, np.ndarray]) -> str | None:
             "kind='similarity': transformers has no GPT-1 that adds both orders of a pair before the task head; use "
             "format='gpt1_jax'"
         )
+    if readout.score_range is not None:
+        raise InputError(
+            f"score_range={readout.score_range}: transformers' GPT-1 has no head that reads a score out as this one "
+            "does; use format='gpt1_jax'"
+        )
     if readout.kind == "multiple_choice":
         return MULTIPLE_CHOICE
     if np.any(leaves.get(("clf", "bias"), 0)):
