@@ -56,27 +56,28 @@ class BytePairs:
 
     def encode(self, word: str) -> tuple[int, ...]:
         """The ids of a word of at least one character; `UNKNOWN_ID` for what the vocabulary lacks."""
-        return tuple(self.ids.get(subword, UNKNOWN_ID) for subword in self.split(word))
+        id_of = self.ids.get
+        return tuple([id_of(subword, UNKNOWN_ID) for subword in self.split(word)])
 
     def split(self, word: str) -> list[str]:
         """The subwords of a word of at least one character."""
         symbols = [*word[:-1], word[-1] + END_OF_WORD]
         rank_of, none = self._ranks.get, len(self.merges)
-        ranks = [rank_of(pair, none) for pair in itertools.pairwise(symbols)]
-        while ranks and (rank := min(ranks)) < none:
+        # The last rank is of no pair: the rank in turn is put there, so that looking for it ends there.
+        ranks = [*(rank_of(pair, none) for pair in itertools.pairwise(symbols)), none]
+        while (rank := min(ranks)) < none:
+            ranks[-1] = rank
             joined = "".join(self.merges[rank])
-            place = 0
-            while True:
-                try:
-                    place = ranks.index(rank, place)
-                except ValueError:
-                    break
+            place = ranks.index(rank)
+            while place < len(ranks) - 1:
                 symbols[place : place + 2] = (joined,)
                 del ranks[place]
                 if place > 0:
                     ranks[place - 1] = rank_of((symbols[place - 1], joined), none)
-                if place < len(ranks):
+                if place < len(ranks) - 1:
                     ranks[place] = rank_of((joined, symbols[place + 1]), none)
+                place = ranks.index(rank, place)
+            ranks[-1] = none
         return symbols
 
 

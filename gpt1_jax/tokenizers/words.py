@@ -26,7 +26,7 @@ _DASHES = dict.fromkeys(map(ord, "\N{EN DASH}\N{EM DASH}\N{HORIZONTAL BAR}"), "-
 _REPLACED = {**_DASHES, ord("\N{HORIZONTAL ELLIPSIS}"): "...", ord("\N{ACUTE ACCENT}"): "'"}
 _MARKS = re.escape('-~!";?+,()/*[]{}|_')
 _RUN = rf"([{_MARKS}])\1*"
-_PUNCTUATION, _PIECES = re.compile(_RUN), re.compile(rf"{_RUN}|[^{_MARKS}]+")
+_PUNCTUATION, _PIECES = re.compile(_RUN), re.compile(rf"[^{_MARKS}]+|{_RUN}")
 _LINE_ENDS = re.compile(r"\s*\n\s*")
 _SPACES = re.compile(r"[^\S\n]+")
 
@@ -37,6 +37,7 @@ _PLAIN = r"\t\n\r -~\u2013\u2014\u2018\u2019\u201c\u201d\u2026"
 _NOT_PLAIN = re.compile(rf"[^{_PLAIN}]|&#?\w")
 # Latin-1's letters and signs may be traces of a wrong decoding; if they are not, it leaves them.
 _NOT_LATIN_1 = re.compile(rf"[^{_PLAIN}\xa0-\xff]|&#?\w")
+_FTFY_SEGMENT = 1_000_000  # characters; ftfy cuts longer lines
 
 _PATTERNS = ("prefix_search", "suffix_search", "infix_finditer", "token_match", "url_match")  # spaCy's, without rules
 
@@ -49,14 +50,14 @@ def fix_text(text: str) -> str:
     from ftfy.badness import is_bad
 
     fixed = []
-    unescape_html: str | bool = "auto"  # until the first "<"
+    unescape_html: str | bool = "auto"  # ftfy unescapes until it meets a "<"
     for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+        plain = not _NOT_PLAIN.search(line)
+        if not plain and len(line) <= _FTFY_SEGMENT and not _NOT_LATIN_1.search(line):
+            plain = not is_bad(line)
+        fixed.append(_fix_plain(line) if plain else ftfy.fix_text(line, unescape_html=unescape_html))
         if "<" in line:
             unescape_html = False
-        if not _NOT_PLAIN.search(line) or (not _NOT_LATIN_1.search(line) and not is_bad(line)):
-            fixed.append(_fix_plain(line))
-        else:
-            fixed.append(ftfy.fix_text(line, unescape_html=unescape_html))
     return "".join(fixed)
 
 
@@ -86,7 +87,9 @@ def pieces(chunk: str) -> list[str]:
     """The chunks that standardisation makes of one."""
     if chunk.isalnum():
         return [chunk]
-    return [match[0] for match in _PIECES.finditer(chunk.translate(_REPLACED))]
+    if not chunk.isascii():
+        chunk = chunk.translate(_REPLACED)
+    return [match[0] for match in _PIECES.finditer(chunk)]
 
 
 class Words(Protocol):
