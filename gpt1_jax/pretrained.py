@@ -1,4 +1,4 @@
-"""Models on disk: `load_pretrained` and `save_pretrained`, and how a pre-trained model is made ready for a task."""
+"""Models on disk, in three formats, and how a pre-trained model is made ready for a task."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 
 from gpt1_jax import tokenizers
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.config import from_config, to_dict
-from gpt1_jax.errors import InputError
+from gpt1_jax.errors import InputError, did_you_mean
 from gpt1_jax.files import make_directory
+from gpt1_jax.interop.huggingface import is_huggingface_folder, load_huggingface, save_huggingface
+from gpt1_jax.interop.openai_folder import is_openai_folder, load_openai, save_openai
 from gpt1_jax.model import GPT1, INIT_STD, GPT1Config, ReadOut
 from gpt1_jax.model_config import N_SPECIAL
 from gpt1_jax.tokenizers import Tokenizer
@@ -25,6 +28,9 @@ Params = Any
 ARCHITECTURE = ("vocab_size", "n_embd", "n_head", "n_layer", "activation")
 """What the weights were trained as; everything else about a `GPT1Config` may differ where they are used."""
 
+FORMATS = ("gpt1_jax", "huggingface", "openai")
+"""What `load_pretrained` reads and `save_pretrained` writes."""
+
 
 def load_pretrained(
     path: str | os.PathLike[str],
@@ -33,30 +39,69 @@ def load_pretrained(
     n_ctx: int | None = None,
     n_head: int | None = None,
     dtype: str | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> tuple[GPT1, Params, Tokenizer]:
     """Loads a model, its parameters (float32 arrays on the default device) and its tokenizer.
 
     Args:
-      path: a workdir of `pretrain` or `finetune`, or a folder written by `save_pretrained`.
-      step: which checkpoint; default the best by the run's own metric where it keeps one, else the latest.
+      path: a workdir of `pretrain` or `finetune`, a folder written by `save_pretrained`, OpenAI's released folder
+        (`params_shapes.json`, `params_0.npy` ...), or a Hugging Face folder of an `openai-gpt` model.
+      step: which checkpoint of a workdir; default the best by the run's own metric where it keeps one, else the latest.
       n_ctx: a shorter context: the first n_ctx positions are kept.
-      n_head: overrides the number of heads, where a folder cannot say it.
+      n_head: the number of heads, which OpenAI's folder does not say; 12 unless given.
       dtype: dtype of the computation, "float32" or "bfloat16".
+      tokenizer: takes the place of the folder's own. Without it, weights of other programs that come without tokenizer
+        files give a tokenizer that raises when it is used.
 
     Raises:
-      InputError: no such folder or checkpoint, a damaged checkpoint, a tokenizer of another size, an n_ctx that is
-        longer than the weights'.
+      InputError: no such folder or checkpoint, damaged files, a tokenizer of another size, an n_ctx that is longer
+        than the weights', an n_head that contradicts them.
     """
     path = Path(path)
-    stored = read_config(path)
-    if "model" not in stored:
+    format = format_of(path)
+    if format != "gpt1_jax" and step is not None:
+        raise InputError(f"step={step}: {path} holds one set of weights, not the checkpoints of a run; leave it out")
+    if format == "openai":
+        readout = None
+        config, params = load_openai(path, n_head=n_head)
+    elif format == "huggingface":
+        config, readout, params = load_huggingface(path)
+    else:
+        config, readout, params = _load_own(path, step)
+    if n_head not in (None, config.n_head):
+        raise InputError(f"n_head={n_head}: {path} says that its weights have n_head={config.n_head}; leave it out")
+    if dtype is not None:
+        config = dataclasses.replace(config, dtype=dtype)
+    if n_ctx is not None:
+        config, params = slice_positions(config, params, n_ctx)
+    if tokenizer is None:
+        tokenizer = _tokenizer_of(path, format, config)
+    check_tokenizer(tokenizer, config, path)
+    return GPT1(config, readout), jax.tree.map(jax.numpy.asarray, params), tokenizer
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """Which of `FORMATS` a folder has.
+
+    Raises:
+      InputError: none.
+    """
+    path = Path(path)
+    if is_openai_folder(path):
+        return "openai"
+    if is_huggingface_folder(path):
+        return "huggingface"
+    if "model" not in read_config(path):
         raise InputError(
-            f"{path}/config.json describes no model of this package; give the workdir of a run, or a folder that "
-            f"save_pretrained wrote"
+            f"{path}/config.json describes no GPT-1; give the workdir of a run, a folder that save_pretrained wrote, "
+            "OpenAI's folder, or a Hugging Face folder whose model_type is openai-gpt"
         )
+    return "gpt1_jax"
+
+
+def _load_own(path: Path, step: int | None) -> tuple[GPT1Config, ReadOut | None, Params]:
+    stored = read_config(path)
     config = from_config(GPT1Config, stored["model"], where=f"{path}/config.json: model")
-    changes = {"n_head": n_head, "dtype": dtype}
-    config = dataclasses.replace(config, **{k: v for k, v in changes.items() if v is not None})
     readout = ReadOut(**stored["readout"]) if stored.get("readout") else None
     with Checkpointer(path / "checkpoints", **stored.get("best", {}), read_only=True) as checkpointer:
         if step is None and stored.get("best"):
@@ -67,12 +112,16 @@ def load_pretrained(
             raise InputError(
                 f"{path}/checkpoints holds no finished checkpoint; let the run go on until it has saved one"
             )
-        params = checkpointer.restore_params(step)
-    if n_ctx is not None:
-        config, params = slice_positions(config, params, n_ctx)
-    tokenizer = tokenizers.load(path)
-    check_tokenizer(tokenizer, config, path)
-    return GPT1(config, readout), jax.tree.map(jax.numpy.asarray, params), tokenizer
+        return config, readout, checkpointer.restore_params(step)
+
+
+def _tokenizer_of(path: Path, format: str, config: GPT1Config) -> Tokenizer:
+    if format == "gpt1_jax":
+        return tokenizers.load(path)
+    if found := tokenizers.find(path):
+        return found
+    logging.warning("%s has no tokenizer files: give tokenizer=tokenizers.load(...) to read or write text", path)
+    return tokenizers.MissingTokenizer(config.vocab_size, str(path))
 
 
 def save_pretrained(
@@ -85,22 +134,37 @@ def save_pretrained(
       model: the model.
       params: its parameters.
       tokenizer: its tokenizer.
-      format: "gpt1_jax".
+      format: "gpt1_jax"; "huggingface", which `transformers` loads; or "openai", the layout of the released weights,
+        which has no room for special rows and task head: they are left out, with a warning.
 
     Raises:
-      InputError: unknown format, a folder that cannot be made or is not empty, or a tokenizer of another size.
+      InputError: unknown format, a folder that cannot be made or is not empty, a tokenizer of another size, or a model
+        that the format cannot express.
     """
     path = Path(path)
-    if format != "gpt1_jax":
-        raise InputError(f"format={format!r} is unknown; use 'gpt1_jax'")
+    if format not in FORMATS:
+        raise InputError(f"format={format!r} is unknown; use one of {list(FORMATS)}{did_you_mean(format, FORMATS)}")
     check_tokenizer(tokenizer, model.config, path)
     make_directory(path, "path")
     if any(path.iterdir()):
         raise InputError(f"path={str(path)!r} is not empty; choose a new folder")
-    tokenizer.save(path / "tokenizer")
-    with Checkpointer(path / "checkpoints") as checkpointer:
-        checkpointer.save(0, {"params": params}, {})
-    write_config(path, model_record(model))
+    if format == "openai":
+        save_openai(path, model.config, params)
+        if isinstance(tokenizer, tokenizers.OpenAITokenizer):
+            tokenizer.save_openai(path)
+        elif not isinstance(tokenizer, tokenizers.MissingTokenizer):
+            tokenizer.save(path / "tokenizer")
+    elif format == "huggingface":
+        if not isinstance(tokenizer, tokenizers.MissingTokenizer):
+            tokenizer.save(path / "tokenizer")  # ours beside theirs, which has no SentencePiece and splits otherwise
+        if isinstance(tokenizer, tokenizers.OpenAITokenizer):
+            tokenizer.save_huggingface(path, tokenizers.SPECIAL_TOKENS if model.config.n_special else ())
+        save_huggingface(path, model, params)
+    else:
+        tokenizer.save(path / "tokenizer")
+        with Checkpointer(path / "checkpoints") as checkpointer:
+            checkpointer.save(0, {"params": params}, {})
+        write_config(path, model_record(model))
 
 
 def model_record(model: GPT1) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def test_what_cannot_be_loaded_says_why(pretrained, tmp_path):
     with pytest.raises(InputError, match="no finished checkpoint"):
         load_pretrained(copy)
     (copy / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(InputError, match="describes no model"):
+    with pytest.raises(InputError, match="describes no GPT-1"):
         load_pretrained(copy)
 
 
