@@ -39,7 +39,7 @@ SPLITS = {
     "mnli": dict(validation_matched=True, validation_mismatched=True, test_matched=False, test_mismatched=False),
     "race_middle": LABELLED,
     **{name: LABELLED for name in ("race", "race_high", "snli", "scitail")},
-    **{name: THREE for name in ("cola", "sst2", "mrpc", "qqp", "qnli", "rte")},
+    **{name: THREE for name in ("cola", "sst2", "mrpc", "qqp", "stsb", "qnli", "rte")},
 }
 """Data set -> split -> whether it has metrics."""
 
