@@ -28,7 +28,7 @@ from gpt1_jax.files import make_directory
 from gpt1_jax.losses import LossConfig, lm_nll_sum
 from gpt1_jax.model import GPT1, ReadOut
 from gpt1_jax.outcome import write_outcome
-from gpt1_jax.pretrained import Params, check_tokenizer, load_pretrained
+from gpt1_jax.pretrained import Params, check_tokenizer, format_of, load_pretrained
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, to_global
 from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, task_metrics
 from gpt1_jax.tasks.config import TaskConfig, make_spec
@@ -110,10 +110,16 @@ def predict(
         raise InputError("examples is empty; give at least one")
     check_tokenizer(tokenizer, model.config, "predict")
     kind, labels = model.readout.kind, model.readout.labels
-    items = make_examples(kind, examples)
     scores = model.readout.score_range is not None
     split = encode_split(
-        items, kind=kind, labels=labels, scores=scores, tokenizer=tokenizer, n_ctx=model.config.n_ctx, name="examples"
+        make_examples(kind, examples),
+        kind=kind,
+        labels=labels,
+        scores=scores,
+        tokenizer=tokenizer,
+        n_ctx=model.config.n_ctx,
+        special_tokens=model.readout.read_at == "extract",
+        name="examples",
     )
     mesh = make_mesh(MeshConfig(data=1), devices=jax.local_devices()[:1])
     predicted, _ = TaskEvaluator(model, mesh, split, batch_size=batch_size)(params)
@@ -173,7 +179,7 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
     config = from_config(EvaluateConfig, config)
     _check(config)
     checkpoint = Path(checkpoint)
-    stored = read_config(checkpoint)
+    stored = read_config(checkpoint) if format_of(checkpoint) == "gpt1_jax" else {}
     if config.zero_shot:
         heuristic = make_heuristic(config.zero_shot, config.label_words, config.score)
         spec, splits = _zero_shot_spec(config, heuristic, stored)

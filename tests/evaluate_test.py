@@ -54,6 +54,33 @@ def test_what_cannot_be_evaluated(pretrained, corpus, tmp_path):
         predict(model, params, tokenizer, ["good"])
 
 
+def test_a_head_of_another_program_reads_the_last_token_of_the_bare_text(pretrained):
+    language_model, params, tokenizer = load_pretrained(pretrained)
+    config = dataclasses.replace(language_model.config, clf_bias=False)
+    model = GPT1(config, ReadOut("classification", ("no", "perhaps", "yes"), read_at="last"))
+    kernel = np.random.default_rng(0).normal(size=(config.n_embd, 3)).astype(np.float32)
+    params = {**params, "clf": {"kernel": kernel}}
+    texts = ["the film", "the music was warm and number 7"]
+    labels, probabilities = predict(model, params, tokenizer, texts)
+    for text, label, row in zip(texts, labels, probabilities, strict=True):
+        h, _ = language_model.apply({"params": params}, np.array([tokenizer.encode(text)]), method=GPT1.features)
+        logits = np.asarray(h)[0, -1] @ kernel
+        np.testing.assert_allclose(row, np.exp(logits) / np.exp(logits).sum(), atol=1e-5)
+        assert label == model.readout.labels[logits.argmax()]
+
+
+def test_weights_of_another_program_are_evaluated_on_text(pretrained, tmp_path):
+    model, params, tokenizer = load_pretrained(pretrained)
+    (tmp_path / "a.txt").write_text("the film was warm and number 7 had a lovely cast .")
+    source = {"source": f"text:{tmp_path}/a.txt", "batch_size": 8}
+    for format in ("huggingface", "openai"):
+        save_pretrained(tmp_path / format, model, params, tokenizer, format=format)
+    expected = evaluate.run(pretrained, source)
+    assert evaluate.run(tmp_path / "huggingface", source) == expected
+    with pytest.raises(InputError, match="n_head"):
+        evaluate.run(tmp_path / "openai", source)
+
+
 def test_any_checkpoint_is_asked_zero_shot(pretrained, corpus, tmp_path):
     files = {"data": (str(corpus / "test.csv"),)}
     result = evaluate.run(pretrained, {"zero_shot": "sst2", **files})

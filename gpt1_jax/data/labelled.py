@@ -108,6 +108,7 @@ def encode_split(
     n_ctx: int,
     scores: bool = False,
     max_text_tokens: int | None = None,
+    special_tokens: bool = True,
     name: str = "",
     allow_empty: bool = False,
 ) -> EncodedSplit:
@@ -119,6 +120,8 @@ def encode_split(
       labels: the label names in class order; not looked at for scores.
       scores: the examples have scores in place of labels.
       max_text_tokens: cuts every text to so many tokens beforehand, whether or not there is room for more.
+      special_tokens: False leaves start, delimiter and extract out, for a model that was not fine-tuned with them and
+        reads the last token (`ReadOut.read_at`).
       allow_empty: takes texts that have no tokens.
 
     Raises:
@@ -144,6 +147,8 @@ def encode_split(
             except InputError as error:
                 raise InputError(f"{example.where}: {error}") from None
             for stream in streams:
+                if not special_tokens:
+                    stream = [token for token in stream if token < tokenizer.vocab_size]
                 chunk += stream
                 stream_lengths.append(len(stream))
             n_streams.append(len(streams))
