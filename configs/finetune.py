@@ -7,8 +7,10 @@ custom (default)  Your own CSV, TSV or JSONL files. Without config.task.validati
                   out. Small models want a higher rate: try 5e-4. Pairs, scores and choices, beside single texts:
 
     --config.task.kind=entailment --config.task.fields.premise=passage --config.task.fields.hypothesis=question
-    --config.task.kind=similarity --config.task.score_range=0,5
+    --config.task.kind=similarity --config.task.score_range=0,5     (and .score_loss=squared; see gpt1_jax/scores.py)
     --config.task.kind=multiple_choice --config.task.fields.answers=ending1,ending2 --config.task.labels=1,2
+
+                  Rare classes: --config.class_weights=balanced, or a weight for each, negative=1,positive=5.
 
 The paper's data sets, from a folder with their official files (config.task.data=FOLDER) or, but for story_cloze, from
 TensorFlow Datasets (config.task.data=tfds): snli, mnli, qnli, rte, scitail; race, race_middle, race_high, story_cloze;

@@ -73,6 +73,10 @@ def write_outcome(
         "reports": reports,
     }
     write_json(workdir / "results.json", results)
+    for split, scores in results.get("paper", {}).items():
+        for metric, both in scores.items():
+            ours = "not known" if both["ours"] is None else f"{both['ours']:.1f} %"
+            logging.info("split %s, %s: %s; the paper has %.1f %%", split, metric, ours, both["paper"])
     submission.write(spec, workdir)
     for name, report in reports.items():
         write_pictures(workdir / "reports", name, report)

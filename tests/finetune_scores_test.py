@@ -105,6 +105,17 @@ def test_evaluation_of_the_run_and_of_other_rows(finetuned, settings, tmp_path):
     again = evaluate.run(workdir, {"batch_size": 16})
     assert again["validation"] == pytest.approx(result.metrics["validation"], abs=1e-5)
 
+    with pytest.raises(InputError, match="'test' has no labels, so there are no metrics; give a folder"):
+        evaluate.run(workdir, {"splits": ("test",)})
+    later = evaluate.run(
+        workdir, {"splits": ("train", "test"), "predictions": str(tmp_path / "later"), "batch_size": 8}
+    )
+    assert set(later) == {"train"}
+    assert len(read_predictions(tmp_path / "later" / "predictions" / "train.jsonl")) == 40
+    files = [folder / "predictions" / "test.jsonl" for folder in (workdir, tmp_path / "later")]
+    at_once, after = ([p.score for p in read_predictions(file)] for file in files)
+    np.testing.assert_allclose(after, at_once, atol=1e-5)
+
     other = write(tmp_path / "new.csv", [row[:2] for row in pairs(5, 3)], ("one", "two"))
     with pytest.raises(InputError, match=r"new\.csv:1: no column 'similarity'"):
         evaluate.run(workdir, {"data": (other,), "batch_size": 8})

@@ -1,6 +1,7 @@
 """Fine-tuning: L3 on sentences from a pre-trained model and from scratch, exact resume, evaluation, bad input."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -205,6 +206,24 @@ def test_other_rows_are_evaluated_whatever_the_run_held_out(settings, pretrained
     finetune.run(settings(task=task, epochs=1, n_buckets=1), tmp_path / "run", pretrained)
     results = evaluate.run(tmp_path / "run", {"data": (str(corpus / "test.csv"),), "batch_size": 8})
     assert set(results) == {"test"}
+
+
+def test_a_run_from_before_there_were_scores_is_loaded_and_continued(settings, pretrained, finetuned, tmp_path):
+    result, workdir = finetuned
+    shutil.copytree(workdir, tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "config.json").read_text())
+    for name in ("score_range", "score_points"):
+        del record["readout"][name]
+    for name in ("class_weights", "predict_train"):
+        del record["config"][name]
+    for name in ("score_range", "score_loss", "score_points"):
+        del record["config"]["task"][name]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(record))
+    assert load_pretrained(tmp_path / "run")[0].readout == result.model.readout
+    assert evaluate.run(tmp_path / "run", {"batch_size": 8})["validation"] == pytest.approx(
+        result.metrics["validation"], abs=1e-5
+    )
+    assert finetune.run(settings(), tmp_path / "run", pretrained).metrics == result.metrics
 
 
 def test_a_class_of_great_weight_is_all_that_is_learned(settings, pretrained, tmp_path):

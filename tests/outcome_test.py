@@ -127,5 +127,13 @@ def test_examples_with_fewer_answers_have_fewer_probabilities(tmp_path):
     assert not (tmp_path / "submission").exists()
 
 
+def test_the_log_has_our_scores_beside_the_papers(tmp_path, caplog):
+    readout, splits = ReadOut("entailment", ("no", "yes")), {"validation": encoded("validation", [0, 1, 0, 0])}
+    with caplog.at_level("INFO", logger="absl"):
+        write_outcome(tmp_path, PAIRS, readout, splits, {"validation": (PROBABILITIES, 0.5)})
+    assert "split validation, accuracy: 75.0 %; the paper has 61.5 %" in caplog.text
+    assert "split test, accuracy: not known; the paper has 56.0 %" in caplog.text
+
+
 def test_a_split_that_was_not_predicted_has_no_score_of_ours():
     assert paper_scores(PAIRS, {})["validation"] == {"accuracy": {"paper": 61.5, "ours": None}}
