@@ -11,9 +11,9 @@ Releases of ftfy and spaCy differ in details. Known differences between those of
 (ftfy 6.3, spaCy 3.8): two apostrophes in front of a word were two tokens and are one; two backticks were one token and
 are two; "Prof." was two tokens and is one; the wrongly decoded "voilÃ " was left and is now repaired to "voilà".
 
-Text comes back in lower case, with spaces around punctuation and between the parts of "do n't", as from the original's
-vocabulary in other programs. Encoding it again gives the same ids, but for abbreviations that spaCy knows in capitals
-only ("Inc." is one word, "inc." two) and for unknown characters, which come back as `<unk>`.
+Text comes back in lower case, with spaces around punctuation and between the parts of "do n't": what transformers makes
+of the same ids. Encoding it again gives them again, but for unknown characters, which come back as `<unk>`, and for the
+words that spaCy does not leave whole when they stand alone in small letters: "'m", "'ve", "y'", "mr.", "u.s.".
 """
 
 from __future__ import annotations
@@ -220,11 +220,10 @@ def load_openai(directory: Path, marker: dict[str, Any]) -> OpenAITokenizer:
     Raises:
       InputError: a file is missing, or not the one that was saved.
     """
-    stored = marker.get("variant")
-    names = [marker.get("encoder"), marker.get("merges")]
-    if stored not in _WORDS or not all(isinstance(name, str) and Path(name).name == name for name in names):
+    variant, *names = (str(marker.get(name, "")) for name in ("variant", "encoder", "merges"))
+    if variant not in _WORDS or any(name != Path(name).name or not name for name in names):
         raise InputError(f"{directory / MARKER}: is damaged ({marker}); save the tokenizer again")
-    tokenizer = OpenAITokenizer(openai_files.read_openai(directory / names[0], directory / names[1]), stored)
+    tokenizer = OpenAITokenizer(openai_files.read_openai(directory / names[0], directory / names[1]), variant)
     if tokenizer.fingerprint != marker.get("fingerprint"):
         raise InputError(
             f"{directory}: {names[0]} and {names[1]} are not the files that {MARKER} describes (fingerprint "

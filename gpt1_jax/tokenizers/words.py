@@ -12,6 +12,7 @@ The words are those of `spacy.blank("en")` on `standardize(ftfy.fix_text(text))`
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gpt1_jax.errors import InputError
 
 if TYPE_CHECKING:
-    import spacy.tokenizer
     import spacy.tokens
 
 _DASHES = dict.fromkeys(map(ord, "\N{EN DASH}\N{EM DASH}\N{HORIZONTAL BAR}"), "-")
@@ -120,7 +120,6 @@ class SpacyWords:
         try:
             import ftfy  # noqa: F401
             import spacy
-            from spacy.tokenizer import Tokenizer
             from spacy.vocab import Vocab
         except ImportError as error:
             raise InputError(
@@ -128,13 +127,14 @@ class SpacyWords:
                 "Without it there is only the variant 'approximate', which gives other ids for some words: "
                 "tokenizers.load(path, 'approximate')"
             ) from None
-        english = spacy.blank("en").tokenizer
+        english: Any = spacy.blank("en").tokenizer
+        make: Any = type(english)
         patterns = {name: getattr(english, name) for name in _PATTERNS}
         # Vocabularies of their own: they keep no attributes of words, which take longer to find than the tokens.
         self._patterns, self._rules = patterns, english.rules
-        self._tokenizer = Tokenizer(Vocab(), rules=self._rules, **patterns)
-        self._without_last_step = _without_last_step(self._rules, patterns)
-        without_rules = Tokenizer(Vocab(), rules={}, **patterns)
+        self._tokenizer = make(Vocab(), rules=self._rules, **patterns)
+        self._without_last_step = _without_last_step(functools.partial(make, Vocab(), rules=self._rules), patterns)
+        without_rules = make(Vocab(), rules={}, **patterns)
         self._sought: set[str] = set()  # the tokens that the last step looks at
         self._replaced: dict[str, set[tuple[str, ...]]] = {}  # those that it replaces, by the first one
         for case in self._rules:
@@ -187,15 +187,12 @@ def _texts(document: spacy.tokens.Doc) -> list[str]:
     return [token.text for token in document]
 
 
-def _without_last_step(rules: dict[str, Any], patterns: dict[str, Any]) -> spacy.tokenizer.Tokenizer:
-    """A tokenizer without spaCy's last step.
+def _without_last_step(make: Callable[..., Any], patterns: dict[str, Any]) -> Callable[[str], spacy.tokens.Doc]:
+    """The tokenizer that `make` builds with these patterns, without spaCy's last step.
 
     That step looks for the special cases that have a prefix, suffix or infix when the tokenizer is built: here it is
     built with patterns that find nothing until then.
     """
-    from spacy.tokenizer import Tokenizer
-    from spacy.vocab import Vocab
-
     built = False
 
     def once_built(search: Callable[[str], Any], nothing: Any) -> Callable[[str], Any]:
@@ -203,6 +200,6 @@ def _without_last_step(rules: dict[str, Any], patterns: dict[str, Any]) -> spacy
 
     affixes = {"prefix_search": None, "suffix_search": None, "infix_finditer": ()}
     gated = {name: once_built(patterns[name], nothing) for name, nothing in affixes.items()}
-    tokenizer = Tokenizer(Vocab(), rules=rules, **{**patterns, **gated})
+    tokenizer = make(**{**patterns, **gated})
     built = True
     return tokenizer
