@@ -18,7 +18,7 @@ def words() -> ApproximateWords:
 
 @pytest.mark.parity
 def test_most_words_are_the_recorded_ones(words, cases):
-    """The recorded texts are the difficult ones; of English prose, more than 99.8 % of the words are the same."""
+    """The recorded texts are the difficult ones; of film reviews, 99.9 % of the words are the same."""
     same = 0
     for case in cases:
         lines = [[w for chunk in line for w in words.of_chunks(pieces(chunk))] for line in split(words, case["text"])]
