@@ -188,7 +188,7 @@ def _config(entries: list[Entry], n_head: int | None, folder: Path) -> GPT1Confi
     if n_head is None and n_embd % N_HEAD:
         raise InputError(
             f"{folder}: n_embd={n_embd} is not divisible by {N_HEAD}, the released model's number of heads, and the "
-            f"folder does not say its own; give n_head"
+            f"folder does not say its own; give n_head, or write a folder that says it with launch/convert.py --n_head"
         )
     n_layer = (len(entries) - 2) // len(_block(n_embd))
     n_head = N_HEAD if n_head is None else n_head
