@@ -16,19 +16,23 @@ T = TypeVar("T")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
-def from_config(cls: type[T], config: Any = None, *, where: str = "config") -> T:
+def from_config(cls: type[T], config: Any = None, *, where: str = "config", defaults: T | None = None) -> T:
     """Turns `config` into a `cls`; keys that are absent take the dataclass's defaults.
+
+    So do those of a nested section: `{"optimizer": {"learning_rate": 1e-3}}` changes this one value in the `optimizer`
+    that `cls` has by default.
 
     Args:
       cls: a frozen dataclass whose fields may be dataclasses, tuples and plain values.
       config: a `cls`, a (nested) mapping, a `ConfigDict`, or None for all defaults.
       where: how messages name the place.
+      defaults: in place of `cls`'s own.
 
     Raises:
       InputError: a key is unknown (the nearest known one is suggested) or a value has the wrong type.
     """
     if config is None:
-        return cls()
+        return cls() if defaults is None else defaults
     if isinstance(config, cls):
         return config
     if hasattr(config, "to_dict"):  # ConfigDict
@@ -36,11 +40,16 @@ def from_config(cls: type[T], config: Any = None, *, where: str = "config") -> T
     if not isinstance(config, Mapping):
         raise InputError(f"{where} must be a {cls.__name__} or a mapping, not {type(config).__name__}")
     hints = typing.get_type_hints(cls)
-    names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    names = {f.name: f.default for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in config:
         if key not in names:
-            raise InputError(f"{where}.{key} is unknown{did_you_mean(str(key), names) or f'; known keys: {names}'}")
-    return cls(**{key: _convert(hints[key], value, f"{where}.{key}") for key, value in config.items()})
+            hint = did_you_mean(str(key), names) or f"; known keys: {list(names)}"
+            raise InputError(f"{where}.{key} is unknown{hint}")
+    values = {}
+    for key, value in config.items():
+        default = names[key] if defaults is None else getattr(defaults, key)
+        values[key] = _convert(hints[key], value, f"{where}.{key}", default)
+    return cls(**values) if defaults is None else dataclasses.replace(defaults, **values)  # type: ignore[type-var]
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -87,14 +96,15 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _convert(hint: Any, value: Any, where: str) -> Any:
+def _convert(hint: Any, value: Any, where: str, default: Any = None) -> Any:
     if dataclasses.is_dataclass(hint):
-        return from_config(hint, value, where=where)  # type: ignore[arg-type]
+        base = default if isinstance(default, hint) else None  # type: ignore[arg-type]
+        return from_config(hint, value, where=where, defaults=base)  # type: ignore[arg-type]
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and types.NoneType in args:
             return None
-        return _convert(next(a for a in args if a is not types.NoneType), value, where)
+        return _convert(next(a for a in args if a is not types.NoneType), value, where, default)
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise InputError(f"{where}={value!r} must be a sequence")

@@ -55,6 +55,23 @@ def test_defaults():
     assert from_config(Outer) == from_config(Outer, {}) == from_config(Outer, config_dict.ConfigDict()) == Outer()
 
 
+def test_a_section_given_in_part_keeps_the_rest_of_its_own_defaults():
+    config = from_config(FinetuneConfig, {"optimizer": {"learning_rate": 1}})
+    assert config.optimizer == dataclasses.replace(FinetuneConfig().optimizer, learning_rate=1.0)
+    assert (
+        config.optimizer.schedule != from_config(PretrainConfig, {"optimizer": {"learning_rate": 1}}).optimizer.schedule
+    )
+
+    @dataclasses.dataclass(frozen=True)
+    class Outermost:
+        outer: Outer = Outer(Inner(0.3, "sgd"), n_steps=5)
+        optional: Inner | None = Inner(name="mine")
+
+    changed = from_config(Outermost, {"outer": {"inner": {"rate": 0.4}}, "optional": {"rate": 0.5}})
+    assert changed == Outermost(Outer(Inner(0.4, "sgd"), n_steps=5), Inner(0.5, "mine"))
+    assert from_config(Outermost, {"outer": Outer(), "optional": None}) == Outermost(Outer(), None)
+
+
 def test_part_of_the_keys_and_parts_that_are_dataclasses():
     config = from_config(Outer, {"inner": {"rate": 2}, "inners": [Inner(3.0), {"name": "b"}], "seeds": [4, 5]})
     assert config == Outer(inner=Inner(rate=2.0), inners=(Inner(3.0), Inner(name="b")), seeds=(4, 5))
