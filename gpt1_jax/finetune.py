@@ -2,7 +2,9 @@
 
     rows -> examples -> token streams -> L3 = L2 + lambda L1 -> the best checkpoint on the validation split
 
-`run(config, workdir, init_from)` is the whole of it; started again on the same workdir it continues where it was.
+`run(config, workdir, init_from)` is the whole of it; started again on the same workdir it continues where it was. The
+paper's recipe is the default; what `FinetuneConfig` has beside it are the variants of the paper (n_transfer, lm_coef=0)
+and of the work after it (schedules of lambda, adapting to a domain, several seeds).
 """
 
 from __future__ import annotations
@@ -15,93 +17,39 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 from absl import logging
 from jax.sharding import Mesh
 
-from gpt1_jax import tokenizers
+from gpt1_jax import repeats, tokenizers
+from gpt1_jax.adapt import adapt
 from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.data.buckets import choose_buckets
 from gpt1_jax.data.class_weights import with_class_weights
 from gpt1_jax.data.labelled import EncodedSplit, TrainBatches, train_batches
 from gpt1_jax.data.original import max_text_tokens, original_batches, shrunken_n_ctx
 from gpt1_jax.errors import InputError
+from gpt1_jax.finetune_config import AdaptConfig, FinetuneConfig, SweepConfig
+from gpt1_jax.frozen import frozen_objective, frozen_optimizer
 from gpt1_jax.losses import LossConfig, task_objective
 from gpt1_jax.model import GPT1, count_parameters
-from gpt1_jax.optim import OptimizerConfig, Schedule, make_optimizer, make_schedule
+from gpt1_jax.optim import OptimizerConfig, make_lm_schedule, make_optimizer, make_schedule
 from gpt1_jax.outcome import write_outcome
-from gpt1_jax.pretrained import Params, model_record
-from gpt1_jax.runs import check_seed, describe_run, open_run, train
-from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh
+from gpt1_jax.pretrained import Params, load_pretrained, model_record
+from gpt1_jax.repeats import Repeats
+from gpt1_jax.runs import describe_run, open_run, train
+from gpt1_jax.sharding import check_mesh, make_mesh
 from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, task_metrics
-from gpt1_jax.tasks.config import TaskConfig, make_spec
+from gpt1_jax.tasks.config import make_spec
 from gpt1_jax.tasks.examples import Example, load_examples
 from gpt1_jax.tasks.readout import make_readout
 from gpt1_jax.tasks.spec import TaskSpec
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import LoopConfig, TrainStep, jit_train_step, make_train_step, state_shardings
-from gpt1_jax.warm_start import ModelOptions, StartingPoint, starting_point
+from gpt1_jax.warm_start import StartingPoint, starting_point
+from gpt1_jax.workdir import has_checkpoint
 
-
-@dataclasses.dataclass(frozen=True)
-class FinetuneConfig:
-    """A fine-tuning run; the defaults are the paper's (section 4.1).
-
-    Attributes:
-      task: which task, and where its data are.
-      model: the network, where it is not the pre-trained one's.
-      tokenizer: a tokenizer folder or a workdir that has one; needed for training from scratch only.
-      batch_size: examples in an update, over all devices.
-      epochs: passes over the training split.
-      class_weights: of the examples in the loss of the task, by their label: "balanced", or label=weight for each, such
-        as negative=1,positive=3; none weighs all the same (see `data.class_weights`).
-      lm_coef: lambda, the weight of the auxiliary language-model loss L1.
-      optimizer: Adam and its schedule.
-      original_batches: exactly the batches of the original program, to repeat its runs: every text is cut to n_ctx // 2
-        - 2 tokens, n_ctx shrinks to the longest example, all batches have that length, the order of the examples is
-        its own for the same seed, and the incomplete last batch of an epoch is left out (see `data.original`).
-      buckets: lengths a batch may have; empty chooses `n_buckets` from the data.
-      n_buckets: most lengths to choose: each is one compilation.
-      loss: how L1 is computed.
-      accumulation_steps: micro-batches an update is worked off in.
-      mesh: device mesh.
-      predict_train: also predicts the training split at the end, which takes about a tenth of the time of three epochs.
-      log_every: updates between two lines of metrics; evaluation and checkpoints come once an epoch.
-      seed: decides the new parameters, the order of the examples and dropout.
-      require_accelerator: refuses to run on the CPU.
-    """
-
-    task: TaskConfig = TaskConfig()
-    model: ModelOptions = ModelOptions()
-    tokenizer: str | None = None
-    batch_size: int = 32
-    epochs: int = 3
-    class_weights: tuple[str, ...] = ()
-    lm_coef: float = 0.5
-    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=6.25e-5, schedule="warmup_linear", warmup_steps=None)
-    original_batches: bool = False
-    buckets: tuple[int, ...] = ()
-    n_buckets: int = 4
-    loss: LossConfig = LossConfig()
-    accumulation_steps: int = 1
-    mesh: MeshConfig = MeshConfig()
-    predict_train: bool = False
-    log_every: int = 10
-    seed: int = 0
-    require_accelerator: bool = False
-
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        for name in ("batch_size", "epochs", "n_buckets", "accumulation_steps", "log_every"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.lm_coef < 0:
-            raise InputError(f"lm_coef={self.lm_coef} must not be negative")
-        if self.original_batches and self.buckets:
-            raise InputError(
-                f"buckets={self.buckets} contradicts original_batches=True, whose batches all have one length; leave "
-                "one of the two out"
-            )
-        check_seed(self.seed)
+__all__ = ["AdaptConfig", "FinetuneConfig", "FinetuneResult", "SweepConfig", "run"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,12 +62,15 @@ class FinetuneResult:
       tokenizer: its tokenizer.
       metrics: {split: {metric: value}} of the labelled splits at the best epoch; of the training split only with
         `predict_train`.
+      repeats: with several seeds or a sweep, all runs; everything else here is then of the best of them by the first
+        metric of the validation split.
     """
 
     model: GPT1
     params: Params
     tokenizer: Tokenizer
     metrics: dict[str, dict[str, float]]
+    repeats: Repeats | None = None
 
 
 def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -> FinetuneResult:
@@ -127,11 +78,13 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
 
     The labelled validation splits are evaluated after every epoch; the first metric of the first of them chooses the
     checkpoint that is kept as the best, the earliest on a tie. All other splits are looked at once, with that
-    checkpoint: the test splits, those without labels and, with `predict_train`, the training split.
+    checkpoint: the test splits, those without labels and, with `predict_train`, the training split. A config that asks
+    for several seeds or a sweep has a workdir for each run in this one, see `repeats`.
 
     Args:
       config: a `FinetuneConfig`, a mapping or a `ConfigDict`.
-      workdir: gets config.json, tokenizer/, checkpoints/, metrics.jsonl, tensorboard/ and what `outcome` lists.
+      workdir: gets config.json, tokenizer/, checkpoints/, metrics.jsonl, tensorboard/ and what `outcome` lists; with
+        `config.adapt` also adapt/, the workdir of a pre-training run.
       init_from: what `load_pretrained` reads; None trains from scratch.
 
     Raises:
@@ -141,9 +94,38 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
     """
     config = from_config(FinetuneConfig, config)
     workdir = Path(workdir)
+    if not config.is_repeated:
+        return _run(config, workdir, init_from, adapted_in=workdir / "adapt")
+    mesh, spec = make_mesh(config.mesh), make_spec(config.task)
+    for point in config.grid():  # before the first of many is begun
+        check_mesh(mesh, batch_size=point.batch_size, accumulation_steps=point.accumulation_steps)
+
+    def run_one(one: FinetuneConfig, workdir_of_one: Path) -> dict[str, dict[str, float]]:
+        return _run(one, workdir_of_one, init_from, adapted_in=workdir / "adapt").metrics
+
+    metric = (spec.selection_split, spec.metrics[0]) if spec.selection_split else None
+    repeated = repeats.run(run_one, config, workdir, init_from=init_from, metric=metric)
+    return FinetuneResult(*load_pretrained(workdir / repeated.best.workdir), repeated.best.metrics, repeated)
+
+
+def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *, adapted_in: Path) -> FinetuneResult:
+    """`run` of a single one; `adapted_in` is where the model is adapted, once for all of several."""
     spec = make_spec(config.task)
+    if config.early_stopping and not spec.selection_split:
+        raise InputError(
+            f"early_stopping={config.early_stopping}: task {spec.name!r} has no labelled validation split to judge by; "
+            "give one, or leave it out"
+        )
+    if config.adapt.source and init_from is None:
+        raise InputError(
+            f"adapt.source={config.adapt.source!r}: there is no model to adapt; give init_from, or pre-train on that "
+            "text first"
+        )
     mesh = make_mesh(config.mesh)
-    start = starting_point(config.model, init_from=init_from, tokenizer=config.tokenizer, seed=config.seed)
+    start = _starting_point(config, init_from)
+    drawn = [i for i in range(start.config.n_layer) if f"h_{i}" not in (start.params or {})]
+    if config.freeze != "none" and drawn:
+        logging.warning("freeze=%r: %d blocks were not trained and stay as they are drawn", config.freeze, len(drawn))
     check_mesh(
         mesh,
         batch_size=config.batch_size,
@@ -182,12 +164,12 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         buckets = _buckets(config, splits, model.config.n_ctx)
         weighted = with_class_weights(splits["train"], config.class_weights, model.readout)
         batches = _train_batches(config, weighted, model.config.n_embd, buckets)
+        validations = [name for name in splits if name.startswith("validation") and spec.is_labelled(name)]
         evaluators = {
             name: TaskEvaluator(model, mesh, split, batch_size=config.batch_size, buckets=buckets)
             for name, split in splits.items()
-            if name != "train" or config.predict_train
+            if (config.predict_train if name == "train" else name in validations or config.predict_test)
         }
-        validations = [name for name in splits if name.startswith("validation") and spec.is_labelled(name)]
 
         def evaluate(params: Params) -> dict[str, float]:
             values = {name: task_metrics(spec, splits[name], *evaluators[name](params)) for name in validations}
@@ -196,7 +178,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         n_steps = config.epochs * batches.steps_per_epoch
         schedules = {
             "learning_rate": make_schedule(config.optimizer, n_steps),
-            "lm_coef": Schedule(np.float32(config.lm_coef)),
+            "lm_coef": make_lm_schedule(config.lm_coef, config.lm_coef_schedule, n_steps, config.lm_coef_drop),
         }
         if jax.process_index() == 0 and not (workdir / "tokenizer" / tokenizers.MARKER).exists():
             start.tokenizer.save(workdir / "tokenizer")  # the first thing that is made, after all that may be refused
@@ -206,16 +188,22 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             parameters=count_parameters(model.config, model.readout),
             **{f"{name}_examples": len(split) for name, split in splits.items()},
         )
+        if config.adapt.source and not has_checkpoint(workdir):
+            adapt(config, examples["train"], adapted_in, init_from)
+            adapted = _starting_point(config, adapted_in).for_task(model.readout)
+            start = start._replace(params=adapted.with_n_ctx(model.config.n_ctx).params)
         trained = train(
             workdir,
             model,
-            make_optimizer(config.optimizer),
+            _optimizer(_without_schedule(config.optimizer), config.freeze, model),
             _compiled_train_step(
                 model,
                 _without_schedule(config.optimizer),
                 config.loss,
                 config.accumulation_steps,
                 mesh,
+                config.freeze,
+                config.lm_coef > 0,
             ),
             batches,
             schedules=schedules,
@@ -231,6 +219,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             evaluate=evaluate if best else None,
             params=start.params,
             best=best,
+            patience=config.early_stopping * batches.steps_per_epoch,
         )
         metrics = write_outcome(
             workdir,
@@ -239,9 +228,21 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             splits,
             {name: evaluator(trained.params) for name, evaluator in evaluators.items()},
             best_step=trained.step,
+            last_step=trained.last_step,
             n_steps=n_steps,
+            stopped_early=trained.last_step < n_steps,
         )
         return FinetuneResult(model, trained.params, start.tokenizer, metrics)
+
+
+def _starting_point(config: FinetuneConfig, init_from: str | Path | None) -> StartingPoint:
+    return starting_point(
+        config.model,
+        init_from=init_from,
+        tokenizer=config.tokenizer,
+        seed=config.seed,
+        n_transfer=config.n_transfer,
+    )
 
 
 def _encode(
@@ -278,12 +279,27 @@ def _without_schedule(config: OptimizerConfig) -> OptimizerConfig:
 
 
 @functools.lru_cache(maxsize=8)
+def _optimizer(config: OptimizerConfig, freeze: str, model: GPT1) -> optax.GradientTransformationExtraArgs:
+    optimizer = make_optimizer(config)
+    return optimizer if freeze == "none" else frozen_optimizer(optimizer, model.config)
+
+
+@functools.lru_cache(maxsize=8)
 def _compiled_train_step(
-    model: GPT1, optimizer: OptimizerConfig, loss: LossConfig, accumulation_steps: int, mesh: Mesh
+    model: GPT1,
+    optimizer: OptimizerConfig,
+    loss: LossConfig,
+    accumulation_steps: int,
+    mesh: Mesh,
+    freeze: str,
+    with_lm: bool,
 ) -> TrainStep:
     # Rates, lambda and the number of steps are inputs of the step, so that all runs of a search share one compilation.
-    transformation = make_optimizer(optimizer)
-    step = make_train_step(task_objective(model, loss), transformation, accumulation_steps=accumulation_steps)
+    transformation = _optimizer(optimizer, freeze, model)
+    objective = task_objective(model, loss, with_lm=with_lm)
+    if freeze != "none":
+        objective = frozen_objective(objective, model.config)
+    step = make_train_step(objective, transformation, accumulation_steps=accumulation_steps)
     return jit_train_step(step, mesh, state_shardings(model, transformation, mesh))
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from absl import logging
 from jax.sharding import Mesh
@@ -21,14 +23,14 @@ from gpt1_jax.files import write_json
 from gpt1_jax.flops import train_flops_per_token
 from gpt1_jax.metrics import MetricsWriter, Progress
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
-from gpt1_jax.sharding import abstract_sharded, init_sharded
+from gpt1_jax.sharding import abstract_sharded, jit_init
 from gpt1_jax.train import HostBatch, LoopConfig, Schedules, TrainState, TrainStep, fit, initial_state
 from gpt1_jax.version import __version__
 from gpt1_jax.workdir import open_workdir
 
 MUTABLE = (
     "version",
-    *(f"config.{name}" for name in ("loop", "log_every", "max_eval_batches", "predict_train")),
+    *(f"config.{name}" for name in ("loop", "log_every", "max_eval_batches", "predict_train", "predict_test")),
     *(f"config.{name}" for name in ("mesh", "require_accelerator")),
 )
 """What may change when a run is continued: none of it changes what is learned."""
@@ -198,20 +200,26 @@ def restore_or_init(
     params: Any = None,
 ) -> TrainState:
     """The state to go on from: the latest checkpoint, or a fresh one with those `params` that are given by name."""
-
-    def init() -> TrainState:
-        return initial_state(model, optimizer, seed)
-
     step = checkpointer.latest_step()
     if step is not None:
-        state, _ = checkpointer.restore(abstract_sharded(init, mesh), step)
+        abstract = abstract_sharded(lambda: initial_state(model, optimizer, seed), mesh)
+        state, _ = checkpointer.restore(abstract, step)
         logging.info("continuing from step %d", step)
         return state
-    state, shardings = init_sharded(init, mesh)
+    init, shardings = _compiled_init(model, optimizer, mesh)
+    state = init(np.uint32(seed))
     if params is not None:
         given = jax.device_put(params, {name: shardings.params[name] for name in params})
         state = state.replace(params={**state.params, **given})
     return state
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled_init(
+    model: GPT1, optimizer: optax.GradientTransformationExtraArgs, mesh: Mesh
+) -> tuple[Callable[[Any], TrainState], TrainState]:
+    # The seed is an input: the runs of several seeds, or of a sweep, share one compilation.
+    return jit_init(lambda seed: initial_state(model, optimizer, seed), mesh)
 
 
 def write_results(workdir: Path, results: dict[str, Any]) -> None:

@@ -67,7 +67,7 @@ def make_mesh(config: MeshConfig = MeshConfig(), devices: list[Any] | None = Non
     return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
 
 
-def check_mesh(mesh: Mesh, *, batch_size: int, n_head: int, accumulation_steps: int = 1) -> None:
+def check_mesh(mesh: Mesh, *, batch_size: int, n_head: int | None = None, accumulation_steps: int = 1) -> None:
     """Refuses sizes that do not divide, before anything is compiled.
 
     Raises:
@@ -85,7 +85,7 @@ def check_mesh(mesh: Mesh, *, batch_size: int, n_head: int, accumulation_steps: 
             f"{per} = {micro} rows do not divide over mesh data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']} = "
             f"{n_rows} devices; use a multiple of {n_rows * accumulation_steps} for batch_size, or fewer devices"
         )
-    if n_head % mesh.shape["tensor"]:
+    if n_head is not None and n_head % mesh.shape["tensor"]:
         fits = [d for d in range(1, n_head + 1) if n_head % d == 0]
         raise InputError(f"mesh tensor={mesh.shape['tensor']} does not divide n_head={n_head}; use one of {fits}")
 
@@ -111,8 +111,18 @@ def tree_shardings(abstract: Any, mesh: Mesh) -> Any:
 
 def init_sharded(init: Callable[[], Any], mesh: Mesh) -> tuple[Any, Any]:
     """Runs `init` so that every array is born where it lives; returns the plain tree and its shardings."""
-    shardings = tree_shardings(jax.eval_shape(init), mesh)
-    return jax.jit(lambda: nn.unbox(init()), out_shardings=shardings)(), shardings
+    compiled, shardings = jit_init(lambda _: init(), mesh)
+    return compiled(0), shardings
+
+
+def jit_init(init: Callable[[Any], Any], mesh: Mesh) -> tuple[Callable[[Any], Any], Any]:
+    """`init`, a function of a seed, so that every array is born where it lives, and the shardings of its plain tree."""
+    shardings = tree_shardings(jax.eval_shape(init, 0), mesh)
+
+    def born(seed: Any) -> Any:
+        return nn.unbox(init(seed))
+
+    return jax.jit(born, out_shardings=shardings), shardings
 
 
 def abstract_sharded(init: Callable[[], Any], mesh: Mesh) -> Any:

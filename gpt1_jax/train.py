@@ -55,7 +55,9 @@ class TrainState:
     key: Array
 
 
-def initial_state(model: GPT1, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
+def initial_state(
+    model: GPT1, optimizer: optax.GradientTransformation, seed: int | np.uint32 | jax.Array
+) -> TrainState:
     """The state before step 1, its arrays in Flax's partitioning boxes (see `sharding.init_sharded`)."""
     key = jax.random.key(seed)
     params = model.init_partitioned(jax.random.fold_in(key, 0x1417))  # no step's key

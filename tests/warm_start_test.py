@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from gpt1_jax import load_pretrained, save_pretrained
 from gpt1_jax.errors import InputError
-from gpt1_jax.model import GPT1, ReadOut
+from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 from gpt1_jax.pretrained import add_special_rows
 from gpt1_jax.warm_start import ModelOptions, starting_point
 
@@ -26,8 +28,8 @@ def with_head(pretrained, tmp_path_factory):
     return folder
 
 
-def start(folder, **options):
-    return starting_point(ModelOptions(**options), init_from=folder, tokenizer=None, seed=0)
+def start(folder, n_transfer=None, **options):
+    return starting_point(ModelOptions(**options), init_from=folder, tokenizer=None, seed=0, n_transfer=n_transfer)
 
 
 def test_a_head_for_the_same_labels_is_kept(with_head, caplog):
@@ -81,3 +83,36 @@ def test_from_scratch_everything_is_drawn(pretrained):
     assert scratch.with_n_ctx(7).config.n_ctx == 7
     with pytest.raises(InputError, match=r"config\.tokenizer is empty"):
         starting_point(ModelOptions(), init_from=None, tokenizer=None, seed=0)
+
+
+def test_the_first_blocks_are_taken_over_and_the_rest_is_left_out(with_head):
+    """Those that are not there are drawn; a task head stays with the last block."""
+    _, source, tokenizer = load_pretrained(with_head)
+    embeddings = {"tokens_embed", "positions_embed"}
+    kept = {0: embeddings, 1: embeddings | {"h_0"}, 2: set(source), None: set(source)}
+    for n_transfer, names in kept.items():
+        begun = start(with_head, n_transfer)
+        assert set(begun.params) == names
+        for name in names:
+            jax.tree.map(np.testing.assert_array_equal, dict(begun.params[name]), dict(source[name]))
+        assert (begun.readout == SENTIMENT) == ("clf" in names)
+        assert begun.tokenizer.fingerprint == tokenizer.fingerprint
+    nothing = start(with_head, -1)
+    assert (nothing.params, nothing.readout) == (None, None)
+    assert nothing.config == start(with_head).config
+    assert nothing.for_task(SENTIMENT).with_n_ctx(9).config.n_ctx == 9
+
+
+def test_blocks_that_are_not_there(with_head, pretrained):
+    with pytest.raises(InputError, match=r"n_transfer=3: .* has 2 blocks; use 0 to 2, or -1 for nothing at all"):
+        start(with_head, 3)
+    with pytest.raises(InputError, match="n_transfer=1: there is nothing to transfer from; give init_from"):
+        starting_point(ModelOptions(), init_from=None, tokenizer=str(pretrained), seed=0, n_transfer=1)
+
+
+def test_options_are_all_of_the_network_but_its_special_rows():
+    fields = {field.name for field in dataclasses.fields(GPT1Config)}
+    assert {field.name for field in dataclasses.fields(ModelOptions)} == fields - {"n_special"}
+    config = GPT1Config(n_layer=3, dtype="bfloat16", embd_pdrop=0.0)
+    assert GPT1Config(**ModelOptions.of(config).given()) == config
+    assert ModelOptions().given() == {}

@@ -1,0 +1,80 @@
+"""Adapting a language model to a domain: L1 goes on with unlabelled text, before the task is learned with labels.
+
+With few labels and much text of the same kind this is the cheapest gain there is (Howard and Ruder 2018; Gururangan et
+al. 2020). The text is a source as in pre-training, or the task's own training examples: every text of theirs once,
+without labels and without the answers of multiple choice, of which all but one are wrong. Validation and test examples
+are not read. The special rows are not trained here; fine-tuning adds them afterwards.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+from absl import logging
+from jax.experimental import multihost_utils
+
+from gpt1_jax import pretrain
+from gpt1_jax.files import make_directory, write_atomically
+from gpt1_jax.finetune_config import TASK_TEXTS, FinetuneConfig
+from gpt1_jax.tasks.examples import Example
+from gpt1_jax.train import LoopConfig
+
+TEXTS = "texts.jsonl"
+
+
+def adapt(config: FinetuneConfig, train: Sequence[Example], directory: Path, init_from: str | Path) -> None:
+    """Trains the language model of `init_from` on `config.adapt.source`, or goes on where that was.
+
+    Args:
+      config: of the fine-tuning run; the network, the loss and the mesh are its own.
+      train: the training examples of the task.
+      directory: becomes a workdir of `pretrain`; what is complete is left as it is.
+      init_from: what `load_pretrained` reads.
+
+    Raises:
+      InputError: the text or the directory cannot be used, see `pretrain.run`.
+    """
+    source = config.adapt.source
+    if source == TASK_TEXTS:
+        path = write_texts(train, directory)
+        source = f"jsonl:{glob.escape(str(path))}#text"
+    logging.info("adapting %s to %s, in %s", init_from, source, directory)
+    pretrain.run(
+        pretrain.PretrainConfig(
+            source=source,
+            heldout_fraction=config.adapt.heldout_fraction,
+            model=config.model,
+            batch_size=config.adapt.batch_size,
+            epochs=config.adapt.epochs,
+            n_steps=config.adapt.n_steps,
+            optimizer=config.adapt.optimizer,
+            loss=config.loss,
+            accumulation_steps=config.accumulation_steps,
+            mesh=config.mesh,
+            loop=LoopConfig(log_every=config.log_every),
+            seed=config.adapt.seed,
+            require_accelerator=config.require_accelerator,
+        ),
+        directory,
+        init_from,
+    )
+
+
+def write_texts(examples: Sequence[Example], directory: Path) -> Path:
+    """Writes every text of the examples once, in their order, as JSON lines with the field "text"; returns the file."""
+    path = directory / TEXTS
+    if jax.process_index() == 0:
+        texts = dict.fromkeys(
+            value for example in examples for name, value in example.fields.items() if name != "answers"
+        )
+        lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts if text.strip())
+        make_directory(directory, "workdir")
+        if not path.exists() or path.read_bytes() != lines.encode("utf-8"):
+            write_atomically(path, lines.encode("utf-8"))
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices("texts")
+    return path
