@@ -23,8 +23,22 @@ settings): also its batches, its order of the examples and its two oddities of t
         --init_from=finetune-transformer-lm/model --workdir=NEW
 
 FOLDER has the two files of the Story Cloze Test, spring2016. To expect on the test split: 85.8 % accuracy, the median
-of 10 runs by the authors' README; the paper's single run has 86.5 % (table 3). The seed is the original's, 42; others:
---config.seed=43 and so on. Dropout and the task head are not TensorFlow's draws, so that no run is one of theirs.
+of 10 runs by the authors' README; the paper's single run has 86.5 % (table 3). The seed is the original's, 42; ten runs
+as theirs: --config.seeds=10. Dropout and the task head are not TensorFlow's draws, so that no run is one of theirs.
+
+Other recipes, for any task:
+
+    --config.seeds=5                                  as many runs; median, minimum and maximum of every metric
+    --config.sweep.learning_rate=3e-5,6.25e-5,1e-4    every combination with .batch_size, .epochs and .lm_coef; the
+                                                      validation split chooses, and the seeds are run with the best
+    --config.lm_coef=0                                L1, then L2
+    --config.lm_coef_schedule=linear                  lambda falls to 0: linear, cosine, or step at .lm_coef_drop
+    --config.n_transfer=6                             the embeddings and the first 6 blocks; 0 embeddings only; -1 L3
+                                                      from scratch with the model's architecture and tokenizer
+    --config.freeze=trunk                             only the task head and the special tokens are trained
+    --config.early_stopping=2                         ends after 2 epochs without improvement
+    --config.adapt.source=task                        first goes on with L1 on the training texts, or on text:GLOB;
+                                                      .adapt.epochs, .adapt.optimizer.learning_rate
 """
 
 from ml_collections import ConfigDict

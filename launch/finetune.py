@@ -1,10 +1,11 @@
-"""Fine-tunes GPT-1 on labelled examples.
+r"""Fine-tunes GPT-1 on labelled examples.
 
     python launch/finetune.py --config=configs/finetune.py:custom --config.task.train=reviews.csv \
         --init_from=runs/books --workdir=runs/reviews
 
 Start the same command again to continue. Keys that matter: config.task.train, .validation, .test, .label and .fields,
-config.optimizer.learning_rate, config.batch_size, config.epochs, config.lm_coef, config.seed.
+or config.task.data for a data set of the paper; config.optimizer.learning_rate, config.batch_size, config.epochs,
+config.lm_coef, config.seed, config.seeds, config.sweep. configs/finetune.py has the tasks and the other recipes.
 """
 
 from absl import flags
@@ -12,22 +13,33 @@ from ml_collections import config_flags
 
 from gpt1_jax import cli
 
-CONFIG = config_flags.DEFINE_config_file("config", None, "configs/finetune.py[:TASK]; tasks: custom. Required.")
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "configs/finetune.py[:TASK]; TASK is custom or a data set. Required."
+)
 flags.mark_flag_as_required("config")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: made, or continued.", required=True)
-INIT_FROM = flags.DEFINE_string("init_from", None, "Pre-trained model: a workdir. Default: trained from scratch.")
+INIT_FROM = flags.DEFINE_string(
+    "init_from",
+    None,
+    "Pre-trained model: a workdir, OpenAI's folder or a Hugging Face folder. Default: trained from scratch.",
+)
 
 
 def main() -> None:
     """Runs, and prints the result and what may come next."""
-    from gpt1_jax import evaluate, finetune
+    from gpt1_jax import evaluate, finetune, repeats
 
     result = finetune.run(CONFIG.value, WORKDIR.value, INIT_FROM.value)
-    if result.metrics:
+    workdir = WORKDIR.value
+    if result.repeats is not None:
+        print(repeats.table(result.repeats))
+        print(f"\nall runs are in {workdir}, listed in results.json; by the validation split the best is")
+        workdir = f"{workdir}/{result.repeats.best.workdir}"
+    elif result.metrics:
         print(evaluate.results_table(result.metrics))
     print(
-        f"\nresults and predictions are in {WORKDIR.value}; next:\n"
-        f"  python launch/evaluate.py --checkpoint={WORKDIR.value} --data=OTHER.csv"
+        f"\nresults and predictions are in {workdir}; next:\n"
+        f"  python launch/evaluate.py --checkpoint={workdir} --data=OTHER.csv"
     )
 
 
