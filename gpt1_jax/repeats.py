@@ -218,19 +218,25 @@ def _read(path: Path) -> dict[tuple[str, str], Run]:
     """The runs that results.json knows, by stage and workdir."""
     if not path.exists():
         return {}
-    stored = read_json(path, "the results of several runs")
-    runs: dict[tuple[str, str], Run] = {}
-    for stage in ("sweep", "runs"):
-        for entry in stored[stage]:
-            run = Run(**entry)
-            if run.metrics is not None:  # JSON has null for what is no number
-                metrics = {
-                    split: {name: math.nan if value is None else value for name, value in values.items()}
-                    for split, values in run.metrics.items()
-                }
-                run = dataclasses.replace(run, metrics=metrics)
-            runs[stage, run.workdir] = run
-    return runs
+    try:
+        stored = read_json(path, "the results of several runs")
+        runs = [(stage, _with_nan(Run(**entry))) for stage in ("sweep", "runs") for entry in stored[stage]]
+    except (InputError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path} does not list runs ({error!r}): delete it; what is finished is then evaluated again, not trained"
+        ) from error
+    return {(stage, run.workdir): run for stage, run in runs}
+
+
+def _with_nan(run: Run) -> Run:
+    """JSON has null for what is no number."""
+    if run.metrics is None:
+        return run
+    metrics = {
+        split: {name: math.nan if value is None else value for name, value in values.items()}
+        for split, values in run.metrics.items()
+    }
+    return dataclasses.replace(run, metrics=metrics)
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:

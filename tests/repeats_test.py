@@ -91,6 +91,14 @@ def test_what_is_finished_is_not_repeated_and_seeds_may_be_added(tmp_path):
         run(trainer, tmp_path, seeds=3, lm_coef=0.25)
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"sweep": [], "runs": [{"seed": 0}]}', '{"sweep": [], "runs": [1]}'])
+def test_damaged_results_are_refused(tmp_path, text):
+    run(Trainer(), tmp_path, seeds=2)
+    (tmp_path / "results.json").write_text(text)
+    with pytest.raises(InputError, match=r"results.json does not list runs .* delete it"):
+        run(Trainer(), tmp_path, seeds=2)
+
+
 def test_a_sweep_chooses_by_validation_and_the_test_split_is_seen_by_the_chosen_alone(tmp_path):
     trainer = Trainer()
     sweep = {"learning_rate": (0.1, 0.3), "lm_coef": (0.0, 0.5)}
