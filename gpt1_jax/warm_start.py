@@ -16,6 +16,7 @@ from gpt1_jax.pretrained import (
     Params,
     add_special_rows,
     check_tokenizer,
+    format_of,
     load_pretrained,
     slice_positions,
 )
@@ -28,7 +29,7 @@ class ModelOptions:
 
     Attributes:
       vocab_size: see `GPT1Config`, like all others. What the weights were trained as (`pretrained.ARCHITECTURE`) can
-        only be set for training from scratch.
+        only be set for training from scratch, but for the n_head of OpenAI's folder.
     """
 
     vocab_size: int | None = None
@@ -136,7 +137,8 @@ def pretrained_start(options: ModelOptions, init_from: str | os.PathLike[str]) -
     Raises:
       InputError: an option contradicts the weights.
     """
-    model, params, tokenizer = load_pretrained(init_from)
+    n_head = options.n_head if format_of(init_from) == "openai" else None  # which that folder does not say
+    model, params, tokenizer = load_pretrained(init_from, n_head=n_head)
     given = options.given()
     for name in ARCHITECTURE:
         if name in given and given[name] != getattr(model.config, name):

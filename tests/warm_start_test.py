@@ -77,6 +77,18 @@ def test_a_language_model_has_no_head_and_gets_its_special_rows(pretrained):
         jax.tree.map(lambda a, b: np.testing.assert_equal(a.shape, b.shape), dict(given), dict(shapes["params"][name]))
 
 
+def test_openai_s_folder_is_told_its_number_of_heads(pretrained, tmp_path):
+    model, params, tokenizer = load_pretrained(pretrained)
+    save_pretrained(tmp_path / "openai", model, params, tokenizer, format="openai")
+    common = {"init_from": tmp_path / "openai", "tokenizer": None, "seed": 0}
+    start = starting_point(ModelOptions(n_head=model.config.n_head), **common)
+    assert start.config.n_head == model.config.n_head
+    with pytest.raises(InputError, match="give n_head"):
+        starting_point(ModelOptions(), **common)
+    with pytest.raises(InputError, match=r"model\.n_head=2 contradicts"):
+        starting_point(ModelOptions(n_head=2), **(common | {"init_from": pretrained}))
+
+
 def test_from_scratch_everything_is_drawn(pretrained):
     scratch = starting_point(ModelOptions(n_embd=16, n_head=2), init_from=None, tokenizer=str(pretrained), seed=0)
     assert scratch.params is None
