@@ -91,7 +91,7 @@ def _task() -> TaskConfig | None:
         name=TASK.value,
         data=DATA.value[0] if named and DATA.value else "",
         train=tuple(TRAIN.value),
-        fields=_pairs("field", FIELD.value),
+        fields=TaskConfig().fields | _pairs("field", FIELD.value),
         label=LABEL.value,
         labels=tuple(LABELS.value),
     )

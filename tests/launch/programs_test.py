@@ -51,6 +51,12 @@ def test_finetune_evaluate_and_generate(corpus, pretrained, tmp_path):
     assert asked.stdout.startswith("test accuracy  ")
     assert "scored 38 candidates" in asked.stderr
 
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.tsv").write_text("x\t1\t\tA warm film .\nx\t0\t*\tFilm a warm .\n", encoding="utf-8")
+    named = launch("evaluate", f"--checkpoint={pretrained}", "--zero_shot=cola", "--task=cola", f"--data={tmp_path}")
+    assert named.returncode == 0, named.stderr
+    assert named.stdout.startswith("validation matthews")
+
     generated = launch(
         "generate", f"--checkpoint={pretrained}", "--prompt=the film", "--samples=2", "--max_new_tokens=5"
     )
