@@ -44,15 +44,13 @@ Other recipes, for any task:
 from ml_collections import ConfigDict
 
 from gpt1_jax.config import to_config_dict
-from gpt1_jax.errors import InputError
 from gpt1_jax.finetune import FinetuneConfig
-from gpt1_jax.tasks.config import TASKS
+from gpt1_jax.tasks.config import check_name
 
 
 def get_config(task: str = "custom") -> ConfigDict:
     """The config of a task."""
-    if task not in TASKS:
-        raise InputError(f"task {task!r} is unknown; use one of {', '.join(sorted(TASKS))}")
+    check_name(task)
     config = to_config_dict(FinetuneConfig())  # the paper's
     config.task.name = task
     if task == "story_cloze":

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from gpt1_jax.errors import InputError, did_you_mean
+from gpt1_jax.errors import InputError, did_you_mean, quoted
 from gpt1_jax.tasks.datasets import glue, nli, official, race, story_cloze
 from gpt1_jax.tasks.spec import FIELDS, OPTIONAL_FIELDS, TaskSpec, custom
 
@@ -147,6 +147,8 @@ def _named(make: Callable[[str], TaskSpec]) -> Callable[[TaskConfig], TaskSpec]:
         given = TaskConfig(**{name: getattr(config, name) for name in ("name", "data", *_FREE)})
         for field in dataclasses.fields(config):
             if (value := getattr(config, field.name)) != getattr(given, field.name):
+                if field.name == "fields":
+                    value = {name: column for name, column in value.items() if column}
                 raise InputError(
                     f"task.{field.name}={value!r}: task.name={config.name!r} says this itself; leave it out, or "
                     "describe the files yourself with task.name='custom'"
@@ -161,6 +163,7 @@ def _named(make: Callable[[str], TaskSpec]) -> Callable[[TaskConfig], TaskSpec]:
 DATA_SETS: tuple[official.DataSet, ...] = (
     *(nli.SNLI, nli.MNLI, nli.QNLI, nli.RTE, nli.SCITAIL),
     *(glue.MRPC, glue.QQP, glue.STSB, glue.SST2, glue.COLA),
+    story_cloze.STORY_CLOZE,
 )
 """The paper's data sets that are files by split; a further one is one more `DataSet`."""
 
@@ -170,7 +173,6 @@ TASKS: dict[str, Callable[[TaskConfig], TaskSpec]] = {
     "race": _named(race.make_spec),
     "race_middle": _named(functools.partial(race.make_spec, schools=("middle",))),
     "race_high": _named(functools.partial(race.make_spec, schools=("high",))),
-    "story_cloze": _named(story_cloze.make_spec),
 }
 """Name -> how its config becomes a spec. A new task is one entry."""
 
@@ -181,7 +183,17 @@ def make_spec(config: TaskConfig) -> TaskSpec:
     Raises:
       InputError: the name is unknown, or its parts do not fit together.
     """
-    if config.name not in TASKS:
-        hint = did_you_mean(config.name, TASKS)
-        raise InputError(f"task.name={config.name!r} is unknown; use one of {sorted(TASKS)}{hint}")
+    check_name(config.name)
     return TASKS[config.name](config)
+
+
+def check_name(name: str) -> None:
+    """Refuses what is no key of `TASKS`.
+
+    Raises:
+      InputError: with the names there are.
+    """
+    if name not in TASKS:
+        raise InputError(
+            f"task.name={name!r} is unknown; use one of {quoted(sorted(TASKS))}{did_you_mean(name, TASKS)}"
+        )

@@ -224,22 +224,6 @@ def confusion_matrix(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarra
     return confusion_matrix(labels, probabilities.argmax(axis=1), labels=range(probabilities.shape[1]))
 
 
-def glue_average(scores: Mapping[str, Sequence[float]]) -> float:
-    """The GLUE score: the mean over tasks of the mean of each task's figures (Wang et al. 2018).
-
-    The benchmark's nine tasks are CoLA (Matthews), SST-2 (accuracy), MRPC and QQP (F1 and accuracy), STS-B (Pearson
-    and Spearman), MNLI (accuracy, matched and mismatched: one task with two figures), QNLI, RTE and WNLI (accuracy).
-    The 72.8 in table 4 of the paper is over all nine.
-
-    Raises:
-      InputError: no task, or one without figures.
-    """
-    empty = [task for task, figures in scores.items() if not len(figures)]
-    if empty or not scores:
-        raise InputError(f"scores: no figures for {quoted(empty) or 'any task'}; give at least one for each")
-    return float(np.mean([np.mean(figures) for figures in scores.values()]))
-
-
 def expected_class(probabilities: np.ndarray) -> np.ndarray:
     """The expected class index sum_k k p_k, float [N]."""
     return probabilities @ np.arange(probabilities.shape[1])

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from gpt1_jax.errors import InputError, quoted
+from gpt1_jax.errors import InputError, did_you_mean, quoted
 from gpt1_jax.tasks.metrics import LOWER_IS_BETTER, METRICS, SCORE_METRICS
 
 Kind = Literal["classification", "entailment", "similarity", "multiple_choice"]
@@ -66,18 +66,16 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Submission:
-    """What a benchmark's server takes: per split a TSV with a header and one line per example.
+    """What a benchmark's server takes: per split a TSV, see `gpt1_jax.tasks.submission`.
 
     Attributes:
       files: split name to file name.
       labels: the words for the classes, in the order of `TaskSpec.labels`; empty: a score is written.
-      header: the two column names.
       index: the first column: the example's "id" (a number in the official files), or its "row", counted from 0.
     """
 
     files: Mapping[str, str]
     labels: tuple[str, ...] = ()
-    header: tuple[str, str] = ("index", "prediction")
     index: Literal["id", "row"] = "id"
 
 
@@ -178,20 +176,6 @@ class TaskSpec:
         if (id_ := self.id_column(split)) is not None:
             columns.append(id_)
         return tuple(dict.fromkeys(columns))
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TaskSpec:
-        """The inverse of `dataclasses.asdict`, also after a trip through JSON."""
-        values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-        sources = {
-            name: Source(**{**source, "paths": tuple(source["paths"])}) for name, source in values["sources"].items()
-        }
-        fields = {name: tuple(c) if isinstance(c, list) else c for name, c in values["fields"].items()}
-        submission = values.get("submission")
-        if submission is not None:
-            submission = {name: tuple(v) if isinstance(v, list) else v for name, v in submission.items()}
-            submission = Submission(**submission)
-        return cls(**{**values, "sources": sources, "fields": fields, "submission": submission})
 
     def _check_fields(self) -> None:
         known = FIELDS[self.kind]
@@ -365,4 +349,4 @@ def _as_paths(paths: Paths) -> tuple[str, ...]:
 
 def _check_choice(what: str, value: object, allowed: Sequence[str] | Mapping[str, Any]) -> None:
     if value not in allowed:
-        raise InputError(f"{what}: {value!r} is not one of {quoted(allowed)}")
+        raise InputError(f"{what}: {value!r} is not one of {quoted(allowed)}{did_you_mean(str(value), allowed)}")

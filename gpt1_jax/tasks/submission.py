@@ -116,7 +116,7 @@ def render(spec: TaskSpec, predictions: Sequence[Prediction], where: str = "pred
         texts = [_word(prediction, words, where) for _, prediction in rows]
     else:
         texts = _scores(spec, [prediction for _, prediction in rows], where)
-    cells = [submission.header, *((str(index), text) for (index, _), text in zip(rows, texts, strict=True))]
+    cells = [HEADER, *((str(index), text) for (index, _), text in zip(rows, texts, strict=True))]
     return "".join(f"{first}\t{second}\n" for first, second in cells).encode("utf-8")
 
 

@@ -160,8 +160,8 @@ def make_heuristic(name: str, words: Mapping[str, str] | None = None, score: Sco
         return prompt(name, words, score=score or "mean")
     if name not in ZERO_SHOT:
         raise InputError(
-            f"zero_shot={name!r} is unknown; use one of {quoted(ZERO_SHOT)}{did_you_mean(name, ZERO_SHOT)}, or a "
-            "template such as '{text} It was {label}'"
+            f"zero_shot={name!r} is unknown; use one of {quoted(ZERO_SHOT)}, or a template such as "
+            f"'{{text}} It was {{label}}'{did_you_mean(name, ZERO_SHOT)}"
         )
     heuristic = ZERO_SHOT[name]
     if words:

@@ -18,7 +18,6 @@ from gpt1_jax.tasks.metrics import (
     confusion_matrix,
     evaluate_predictions,
     evaluate_scores,
-    glue_average,
     per_class,
     reliability,
 )
@@ -214,27 +213,6 @@ def test_an_unknown_metric():
 def test_names_for_every_class():
     with pytest.raises(InputError, match="1 given for 2 classes"):
         per_class([0], one_hot([0], 2), ["a"])
-
-
-def test_the_glue_average_is_the_papers():
-    # The figures of the paper's tables 2 and 4; WNLI and the second figures of MRPC, STS-B and QQP, which the paper
-    # leaves out, are those of the same submission on the benchmark's leaderboard.
-    scores = {
-        "cola": [45.4],
-        "sst2": [91.3],
-        "mrpc": [82.3, 75.7],
-        "stsb": [82.0, 80.0],
-        "qqp": [70.3, 88.5],
-        "mnli": [82.1, 81.4],
-        "qnli": [88.1],
-        "rte": [56.0],
-        "wnli": [53.4],
-    }
-    assert round(glue_average(scores), 1) == 72.8
-    with pytest.raises(InputError, match="no figures for 'rte'"):
-        glue_average({"cola": [1.0], "rte": []})
-    with pytest.raises(InputError, match="no figures for any task"):
-        glue_average({})
 
 
 @settings(max_examples=60, deadline=None)

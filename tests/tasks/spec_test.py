@@ -1,7 +1,6 @@
 """TaskSpec: what it refuses, and the tasks that `custom` makes."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -47,16 +46,6 @@ def test_a_task_without_training_files_is_for_evaluation():
     assert custom(test="t.csv").splits == ("test",)
 
 
-def test_a_trip_through_json():
-    spec = custom(
-        train="a.jsonl",
-        kind="multiple_choice",
-        fields={"context": ("one", "two"), "answers": "endings"},
-        labels=("0", "1"),
-    )
-    assert TaskSpec.from_dict(json.loads(json.dumps(dataclasses.asdict(spec)))) == spec
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -71,7 +60,7 @@ def test_a_trip_through_json():
         ({"labels": ("yes", "yes")}, "each once"),
         ({"labels": (0, 1)}, "0 is not a non-empty string"),
         ({"metrics": ()}, "metrics: none given"),
-        ({"metrics": ("acuracy",)}, "metrics: 'acuracy' is not one of 'accuracy', 'f1'"),
+        ({"metrics": ("acuracy",)}, "metrics: 'acuracy' is not one of 'accuracy', 'f1'.*; did you mean 'accuracy'"),
         ({"metrics": ("calibration_error", "f1")}, "'calibration_error' is smaller the better it is"),
         ({"train": None}, "sources: no split given"),
         ({"train": []}, r"sources\['train'\]: no file given"),
@@ -127,7 +116,6 @@ def test_a_submission_has_a_word_for_each_label():
     spec = custom(train="train.csv", labels=("no", "yes"))
     submission = Submission({"test": "mine.tsv"}, ("0", "1"))
     spec = dataclasses.replace(spec, submission=submission)
-    assert TaskSpec.from_dict(json.loads(json.dumps(dataclasses.asdict(spec)))) == spec
     with pytest.raises(InputError, match="one word for each of the labels"):
         dataclasses.replace(spec, labels=("no", "yes", "maybe"))
 

@@ -48,13 +48,11 @@ def test_rows_come_in_the_order_of_the_index():
 
 def test_words_of_a_class_are_the_benchmarks():
     spec = task(
-        Submission(
-            {"test": "MNLI-m.tsv"}, labels=("contradiction", "entailment", "neutral"), header=("pairID", "gold")
-        ),
+        Submission({"test": "MNLI-m.tsv"}, labels=("contradiction", "entailment", "neutral")),
         labels=("no", "yes", "maybe"),
     )
     predictions = [Prediction("0", "maybe"), Prediction("1", "no"), Prediction("2", "yes")]
-    assert render(spec, predictions) == b"pairID\tgold\n0\tneutral\n1\tcontradiction\n2\tentailment\n"
+    assert render(spec, predictions) == b"index\tprediction\n0\tneutral\n1\tcontradiction\n2\tentailment\n"
 
 
 def test_scores_stay_in_their_range(caplog):

@@ -24,9 +24,6 @@ from gpt1_jax.errors import InputError
 from gpt1_jax.tasks.datasets.official import NO_QUOTES, DataSet, Layout
 from gpt1_jax.tasks.spec import Source, Submission
 
-GLUE_PAPER = 72.8
-"""The paper's GLUE score (table 4)."""
-
 HOMEPAGE = "https://gluebenchmark.com/tasks"
 _TSV = {"train": ("train.tsv",), "validation": ("dev.tsv",), "test": ("test.tsv",)}
 _HELD_OUT = {"validation": 0.1}

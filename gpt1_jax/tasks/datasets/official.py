@@ -7,7 +7,7 @@ handed out, and `make_spec` finds out which of them a folder has. A split whose 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ class Layout:
 
     Attributes:
       name: how messages and the log call it.
-      files: split to its files, all of which are needed.
+      files: split to its files, all of which are needed; `*` in a name stands for what differs between copies.
       extra: further split to the names that its one file may have; it need not be there.
       fields: see `TaskSpec`.
       label: the label's column.
@@ -68,7 +68,7 @@ class DataSet:
     Attributes:
       layouts: forms of the official files; the one that has most splits is taken, the first of several.
       tfds: what TensorFlow Datasets has: `files` are NAME[/CONFIG]/SPLIT. Of several the first one that is prepared is
-        taken, or else the first.
+        taken, or else the first; none: it has to be a folder.
     """
 
     name: str
@@ -127,36 +127,41 @@ def tfds_options(data: str, homepage: str) -> dict[str, Any]:
     return {"data": data, "data_dir": data.removeprefix("tfds").removeprefix(":") or None, "homepage": homepage}
 
 
-def check_folder(name: str, data: str, homepage: str) -> Path:
+def where_to_get(homepage: str, *, in_tfds: bool = True) -> str:
+    """The end of a message about official files that are not there."""
+    otherwise = ", or say task.data=tfds to have them from TensorFlow Datasets" if in_tfds else ""
+    return f"Get the official files from {homepage}{otherwise}"
+
+
+def check_folder(name: str, data: str, ways: str) -> Path:
     """Returns `data` as a folder.
 
     Raises:
-      InputError: nothing is given, or there is no such folder.
+      InputError: nothing is given, or there is no such folder; it ends with `ways`.
     """
-    ways = f"Get the official files from {homepage}, or say task.data=tfds to have them from TensorFlow Datasets"
     if not data:
         raise InputError(f"task.data is empty: {name} needs a folder with its official files. {ways}")
     folder = Path(data)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         near = [] if folder.exists() else similar(first_missing(folder))
-        hint = "".join(f"; did you mean {path}?" for path in near)
-        raise InputError(f"task.data={data!r} {what}{hint}: give the folder with the official files of {name}. {ways}")
+        hint = "".join(f" Did you mean {path}?" for path in near)
+        raise InputError(f"task.data={data!r} {what}; {name} needs a folder with its official files.{hint} {ways}")
     return folder
 
 
-def missing_files(name: str, folder: Path, expected: str, homepage: str) -> InputError:
+def missing_files(name: str, folder: Path, expected: str, ways: str) -> InputError:
     """The error for a folder without the files of a data set."""
     there = sorted(path.name + ("/" if path.is_dir() else "") for path in folder.iterdir())
     listed = ", ".join(there[:20]) + (f" and {len(there) - 20} more" if len(there) > 20 else "")
     return InputError(
-        f"task.data={str(folder)!r} has no files of {name}: expected {expected}. It has {listed or 'nothing'}. Get the "
-        f"official files from {homepage}, or say task.data=tfds to have them from TensorFlow Datasets"
+        f"task.data={str(folder)!r} has no files of {name}: expected {expected}. It has {listed or 'nothing'}. {ways}"
     )
 
 
 def _from_folder(data_set: DataSet, data: str) -> tuple[Layout, dict[str, Source]]:
-    folder = check_folder(data_set.name, data, data_set.homepage)
+    ways = where_to_get(data_set.homepage, in_tfds=bool(data_set.tfds))
+    folder = check_folder(data_set.name, data, ways)
     candidates = [
         (layout, place, _find(layout, place))
         for layout in data_set.layouts
@@ -168,27 +173,34 @@ def _from_folder(data_set: DataSet, data: str) -> tuple[Layout, dict[str, Source
             there = [place / name for name in names if (place / name).is_file()]
             if there:
                 found[split] = (str(there[0]),)
-        _log(data_set, layout, place, found)
+        log_splits(data_set.name, layout.name, place, layout.files, found)
         return layout, _sources(layout, found, {})
     forms = " or ".join(
-        f"{', '.join(name for names in layout.files.values() for name in names)} ({layout.name})"
+        f"{', '.join(dict.fromkeys(name for names in layout.files.values() for name in names))} ({layout.name})"
         for layout in data_set.layouts
     )
     places = ", ".join(dict.fromkeys(name for layout in data_set.layouts for name in layout.folders))
     expected = forms + (f", in the folder itself or in {places}" if places else "")
-    raise missing_files(data_set.name, folder, expected, data_set.homepage)
+    raise missing_files(data_set.name, folder, expected, ways)
 
 
 def _find(layout: Layout, place: Path) -> dict[str, tuple[str, ...]]:
     """The splits all of whose files are in a folder."""
-    return {
-        split: tuple(str(place / name) for name in names)
-        for split, names in layout.files.items()
-        if all((place / name).is_file() for name in names)
-    }
+    found = {}
+    for split, names in layout.files.items():
+        files = [[path for path in sorted(place.glob(name)) if path.is_file()] for name in names]
+        for several in files:
+            if len(several) > 1:
+                raise InputError(f"{', '.join(map(str, several))}: one of them is meant; move the others elsewhere")
+        if all(files):
+            found[split] = tuple(str(path) for (path,) in files)
+    return found
 
 
 def _from_tfds(data_set: DataSet, data: str) -> tuple[Layout, dict[str, Source]]:
+    if not data_set.tfds:
+        ways = where_to_get(data_set.homepage, in_tfds=False)
+        raise InputError(f"task.data={data!r}: {data_set.name} is read from a folder only. {ways}")
     options = tfds_options(data, data_set.homepage)
     layout = data_set.tfds[0]
     if len(data_set.tfds) > 1:
@@ -198,7 +210,7 @@ def _from_tfds(data_set: DataSet, data: str) -> tuple[Layout, dict[str, Source]]
             if tfds_source.is_prepared(layout.files["train"][0].rpartition("/")[0], options["data_dir"])
         )
         layout = next(ready, layout)
-    _log(data_set, layout, data, layout.files)
+    log_splits(data_set.name, layout.name, data, layout.files, layout.files)
     return layout, _sources(layout, layout.files, options)
 
 
@@ -216,14 +228,12 @@ def _sources(layout: Layout, found: Mapping[str, tuple[str, ...]], options: Mapp
     }
 
 
-def _log(data_set: DataSet, layout: Layout, place: object, found: Mapping[str, Sequence[str]]) -> None:
-    absent = [split for split in layout.files if split not in found]
+def log_splits(name: str, form: str, place: object, expected: Iterable[str], found: Iterable[str]) -> None:
+    """Says which splits of a data set there are, and which are not."""
+    absent = [split for split in expected if split not in found]
     logging.info(
         "task %s: the %s files in %s, splits %s%s",
-        data_set.name,
-        layout.name,
-        place,
-        ", ".join(found),
+        *(name, form, place, ", ".join(found)),
         f"; absent: {', '.join(absent)}" if absent else "",
     )
 

@@ -15,11 +15,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from absl import logging
-
 from gpt1_jax.data.tables import Row, parse_object, read_lines
 from gpt1_jax.errors import InputError, quoted
-from gpt1_jax.tasks.datasets.official import check_folder, is_tfds, missing_files, read_tfds, tfds_options
+from gpt1_jax.tasks.datasets.official import (
+    check_folder,
+    is_tfds,
+    log_splits,
+    missing_files,
+    read_tfds,
+    tfds_options,
+    where_to_get,
+)
 from gpt1_jax.tasks.spec import Source, TaskSpec
 
 SCHOOLS = ("middle", "high")
@@ -70,7 +76,7 @@ def make_spec(data: str, schools: tuple[str, ...] = SCHOOLS) -> TaskSpec:
 
 def _find(name: str, data: str, schools: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """Split to its folders, one for each school."""
-    folder = check_folder(name, data, HOMEPAGE)
+    folder = check_folder(name, data, where_to_get(HOMEPAGE))
     for place in (folder, folder / "RACE"):
         found = {}
         for split, theirs in _SPLITS.items():
@@ -85,11 +91,10 @@ def _find(name: str, data: str, schools: tuple[str, ...]) -> dict[str, tuple[str
             if there:
                 found[split] = tuple(map(str, there))
         if found:
-            absent = [split for split in _SPLITS if split not in found]
-            logging.info("task %s: the files in %s, splits %s; absent: %s", name, place, found, absent or "none")
+            log_splits(name, "RACE", place, _SPLITS, found)
             return found
     expected = ", ".join(f"{split}/{school}/*.txt" for split in _SPLITS.values() for school in schools)
-    raise missing_files(name, folder, f"{expected}, in the folder itself or in RACE", HOMEPAGE)
+    raise missing_files(name, folder, f"{expected}, in the folder itself or in RACE", where_to_get(HOMEPAGE))
 
 
 def read_files(source: Source, columns: tuple[str, ...]) -> Iterator[Row]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import pytest
 
 from gpt1_jax.errors import InputError
-from gpt1_jax.tasks.config import DATA_SETS, TaskConfig, make_spec
 from gpt1_jax.tasks.datasets.official import DataSet, Layout
 from gpt1_jax.tasks.datasets.official import make_spec as from_data_set
 from gpt1_jax.tasks.examples import load_examples
-from gpt1_jax.tasks.spec import TaskSpec
 
 MINE = DataSet(
     name="mine",
@@ -81,11 +78,20 @@ def test_what_is_missing_is_said_with_what_is_there_and_where_to_get_it(tmp_path
         "https://example.org",
     ):
         assert part in str(caught.value)
-    with pytest.raises(InputError, match=rf"does not exist; did you mean {tmp_path}/other\?.*https://example.org"):
+    with pytest.raises(InputError, match=rf"does not exist; .* Did you mean {tmp_path}/other\? .*https://example.org"):
         from_data_set(MINE, f"{tmp_path}/othre")
 
 
-@pytest.mark.parametrize("name", [data_set.name for data_set in DATA_SETS])
-def test_a_trip_through_json(name, tmp_path):
-    spec = make_spec(TaskConfig(name=name, data=f"tfds:{tmp_path}"))
-    assert TaskSpec.from_dict(json.loads(json.dumps(dataclasses.asdict(spec)))) == spec
+def test_a_name_with_a_star_is_one_file(tmp_path, official):
+    form = Layout(name="starred", files={"train": ("a*.tsv",)}, fields={"text": "t"}, label="y")
+    starred = dataclasses.replace(MINE, layouts=(form,))
+    official.write_tsv(tmp_path / "a - copy 1.tsv", ("t", "y"), ("a", 0))
+    assert from_data_set(starred, str(tmp_path)).sources["train"].paths == (f"{tmp_path}/a - copy 1.tsv",)
+    official.write_tsv(tmp_path / "a.tsv", ("t", "y"), ("a", 0))
+    with pytest.raises(InputError, match=rf"{tmp_path}/a - copy 1.tsv, {tmp_path}/a.tsv: one of them is meant"):
+        from_data_set(starred, str(tmp_path))
+
+
+def test_a_data_set_that_tfds_does_not_have(tmp_path):
+    with pytest.raises(InputError, match=r"task\.data='tfds:x': mine is read from a folder only\. .*example\.org$"):
+        from_data_set(MINE, "tfds:x")

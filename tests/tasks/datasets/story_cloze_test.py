@@ -72,22 +72,23 @@ def test_of_two_releases_the_papers_is_used(tmp_path):
     assert len(load(tmp_path)[1]["train"]) == 3
 
 
-def test_what_is_missing_is_said_with_what_is_there(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere.*is no folder"):
-        load(tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"task.data='' is no folder"):
-        make_spec(TaskConfig(name="story_cloze"))
-    with pytest.raises(InputError, match=r"'tfds'.*order"):
-        make_spec(TaskConfig(name="story_cloze", data="tfds"))
-    write(tmp_path / SPRING[0], 3)
-    with pytest.raises(InputError, match=f"needs two files.*it has '{SPRING[0]}'"):
+def test_what_cannot_be_used(tmp_path):
+    with pytest.raises(InputError, match=r"task\.data='tfds:/d': story_cloze is read from a folder only"):
+        make_spec(TaskConfig(name="story_cloze", data="tfds:/d"))
+    (tmp_path / "ROCStories_winter2017.csv").touch()
+    with pytest.raises(InputError, match=r"expected cloze_test_val__spring2016\*\.csv.*It has ROCStories_winter"):
         load(tmp_path)
-    write(tmp_path / SPRING[1], 3)
+    write(tmp_path / SPRING[0], 3)
     with pytest.raises(InputError, match="3 stories; there must be more than the 374"):
         load(tmp_path)
-    write(tmp_path / SHORT[1], 3)
-    with pytest.raises(InputError, match="of which one is meant"):
+    write(tmp_path / SHORT[0], 3)
+    with pytest.raises(InputError, match="one of them is meant"):
         load(tmp_path)
+
+
+def test_without_the_test_file_there_is_no_test_split(tmp_path):
+    write(tmp_path / SPRING[0], N_VALIDATION + 3)
+    assert load(tmp_path)[0].splits == ("train", "validation")
 
 
 def test_a_named_data_set_says_everything_but_the_metrics(tmp_path):
