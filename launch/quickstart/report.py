@@ -39,8 +39,7 @@ STYLE = Path(__file__).with_name("report.css")
 STAGES = {
     "data": "Preparing the data",
     "pretrain": "Tokenizer and pre-training",
-    "grid": "Choosing learning rate and epochs",
-    "finetune": "Final runs and their test",
+    "finetune": "Fine-tuning: choosing learning rate and epochs, then all seeds and their test",
     "generate": "Generating text",
 }
 ENVIRONMENT = {"gpt1_jax": "gpt1-jax", "jax": "JAX", "python": "Python", "backend": "Backend", "devices": "Devices"}
