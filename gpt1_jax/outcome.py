@@ -6,6 +6,7 @@
     results.json                  {"metrics": {split: {name: value}}, "paper": ..., "splits": ..., "reports": ...}
     submission/<file>             what a benchmark's server takes, for a task that has one
     reports/<kind>_<split>.png    confusion matrix and reliability of the labelled splits of classes
+    reports/classes_<split>.txt   their precision, recall and F1 by class, and the confusion matrix, as text
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gpt1_jax.model_config import ReadOut
 from gpt1_jax.task_evaluator import task_metrics
 from gpt1_jax.tasks import submission
 from gpt1_jax.tasks.predictions import write_predictions, write_scores
-from gpt1_jax.tasks.report import class_report, write_pictures
+from gpt1_jax.tasks.report import class_report, write_report
 from gpt1_jax.tasks.spec import TaskSpec
 
 
@@ -79,7 +80,7 @@ def write_outcome(
             logging.info("split %s, %s: %s; the paper has %.1f %%", split, metric, ours, both["paper"])
     submission.write(spec, workdir)
     for name, report in reports.items():
-        write_pictures(workdir / "reports", name, report)
+        write_report(workdir / "reports", name, report)
     return metrics
 
 

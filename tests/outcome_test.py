@@ -92,6 +92,7 @@ def test_results_are_metrics_the_papers_scores_and_a_report(pairs):
 def test_pictures_are_of_labelled_splits_and_the_submission_of_the_test_set(pairs):
     _, workdir = pairs
     assert {path.name for path in (workdir / "reports").iterdir()} == {
+        "classes_validation.txt",
         "confusion_validation.png",
         "reliability_validation.png",
     }

@@ -47,20 +47,13 @@ def load_examples(spec: TaskSpec, splits: Sequence[str] | None = None) -> dict[s
         label, an id that occurs twice or a split without examples.
     """
     splits = spec.splits if splits is None else tuple(splits)
-    labelled = {split: spec.is_labelled(split) for split in splits}  # also checks the names
+    for split in splits:
+        spec.is_labelled(split)  # checks the name
     result = {split: _read_split(spec, split) for split in splits if split in spec.sources and split != "train"}
-    if "train" in labelled or any(split in spec.held_out for split in labelled):
+    if any(split == "train" or split in spec.held_out for split in splits):
         train = _read_split(spec, "train")
         parts = hold_out(spec, train) if spec.held_out else {"train": train}
-        result |= {split: part for split, part in parts.items() if split in labelled}
-    for split in splits:
-        logging.info(
-            "task %s: split %s has %d examples%s",
-            spec.name,
-            split,
-            len(result[split]),
-            "" if labelled[split] else " without labels",
-        )
+        result |= {split: part for split, part in parts.items() if split in splits}
     return {split: result[split] for split in splits}
 
 
@@ -173,24 +166,25 @@ def _read_split(spec: TaskSpec, split: str) -> list[Example]:
     empty = sum(has_empty_text(spec.kind, example) for example in examples)
     if empty:
         logging.warning("task %s: split %s: %d examples with an empty text kept", spec.name, split, empty)
-    _check_size(spec, split, len(examples))
+    _log_size(spec, split, len(examples))
     return examples
 
 
-def _check_size(spec: TaskSpec, split: str, n: int) -> None:
-    """Compares a split's size with those that were published."""
+def _log_size(spec: TaskSpec, split: str, n: int) -> None:
+    """Says how many examples a split has; a warning where that is no size that was published."""
     published = {variant: sizes[split] for variant, sizes in spec.sizes.items() if split in sizes}
     same = [variant for variant, size in published.items() if size == n]
     if same:
-        logging.info("task %s: split %s has %d examples, as published (%s)", spec.name, split, n, " or ".join(same))
+        note = f", as published ({' or '.join(same)})"
     elif published:
-        logging.warning(
-            "task %s: split %s has %d examples; published are %s",
-            spec.name,
-            split,
-            n,
-            " or ".join(f"{size} ({variant})" for variant, size in published.items()),
-        )
+        note = "; published are " + " or ".join(f"{size} ({variant})" for variant, size in published.items())
+    else:
+        note = ""
+    logging.log(
+        logging.WARNING if published and not same else logging.INFO,
+        "task %s: split %s has %d examples%s%s",
+        *(spec.name, split, n, "" if spec.is_labelled(split) else " without labels", note),
+    )
 
 
 def _natural(names: Mapping[str, int]) -> Callable[[str], Any] | None:

@@ -180,12 +180,18 @@ def plot_reliability(path: str | os.PathLike[str], report: Mapping[str, Any], ti
         _save(path, figure)
 
 
-def write_pictures(folder: str | os.PathLike[str], split: str, report: Mapping[str, Any]) -> list[Path]:
-    """Writes `confusion_<split>.png` and `reliability_<split>.png` into a folder, which is made if needed."""
-    paths = [Path(folder) / f"{kind}_{split}.png" for kind in ("confusion", "reliability")]
-    for path, plot in zip(paths, (plot_confusion, plot_reliability), strict=True):
-        plot(path, report, split)
-    return paths
+def write_report(folder: str | os.PathLike[str], split: str, report: Mapping[str, Any]) -> None:
+    """Writes a report as text, `classes_<split>.txt`, and as `confusion_<split>.png` and `reliability_<split>.png`.
+
+    Raises:
+      InputError: the folder cannot be made.
+    """
+    folder = Path(folder)
+    make_directory(folder, "folder")
+    text = f"{per_class_table(report)}\n\n{confusion_table(report)}\n"
+    write_atomically(folder / f"classes_{split}.txt", text.encode("utf-8"))
+    plot_confusion(folder / f"confusion_{split}.png", report, split)
+    plot_reliability(folder / f"reliability_{split}.png", report, split)
 
 
 def _wrapped(name: str) -> str:

@@ -15,7 +15,7 @@ from gpt1_jax.tasks.report import (
     per_class_table,
     plot_confusion,
     plot_reliability,
-    write_pictures,
+    write_report,
 )
 
 # Confusion: bad 3 right, 1 taken for good; good 2 right, 2 taken for bad.
@@ -83,10 +83,12 @@ def test_many_or_long_names_become_numbers_in_the_head():
 def test_pictures(names, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a layout that does not fit is one
-        paths = write_pictures(tmp_path / "new", "test", random_report(names))
-    assert [path.name for path in paths] == ["confusion_test.png", "reliability_test.png"]
-    assert sorted(entry.name for entry in (tmp_path / "new").iterdir()) == sorted(path.name for path in paths)
-    for path in paths:
+        write_report(tmp_path / "new", "test", report := random_report(names))
+    text, *pictures = sorted((tmp_path / "new").iterdir())
+    assert text.name == "classes_test.txt"
+    assert text.read_text(encoding="utf-8") == f"{per_class_table(report)}\n\n{confusion_table(report)}\n"
+    assert [path.name for path in pictures] == ["confusion_test.png", "reliability_test.png"]
+    for path in pictures:
         width, height = size_of_png(path)
         assert 500 < width < 2500
         assert 400 < height < 2500
@@ -110,7 +112,7 @@ def test_a_picture_shows_every_count_and_name(tmp_path, monkeypatch):
 def test_a_class_without_examples_and_equal_pictures_of_equal_reports(tmp_path):
     report = class_report(np.array([0, 0]), np.array([[1.0, 0, 0], [0, 0, 1.0]]), ["a", "b", "c"])
     for name in ("first", "second"):
-        write_pictures(tmp_path / name, "test", report)
+        write_report(tmp_path / name, "test", report)
     for path in (tmp_path / "first").iterdir():
         assert path.read_bytes() == (tmp_path / "second" / path.name).read_bytes()
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gpt1_jax.errors import InputError
+from gpt1_jax.tasks.config import DATA_SETS
 from gpt1_jax.tasks.predictions import Prediction, write_predictions, write_scores
 from gpt1_jax.tasks.spec import Source, Submission, TaskSpec
 from gpt1_jax.tasks.submission import GLUE_FILES, render, write, write_glue_zip
@@ -53,6 +54,17 @@ def test_words_of_a_class_are_the_benchmarks():
     )
     predictions = [Prediction("0", "maybe"), Prediction("1", "no"), Prediction("2", "yes")]
     assert render(spec, predictions) == b"index\tprediction\n0\tneutral\n1\tcontradiction\n2\tentailment\n"
+
+
+def test_what_the_tasks_write_is_what_the_server_takes():
+    written = set()
+    for data_set in DATA_SETS:
+        for split, file in data_set.submission.files.items() if data_set.submission is not None else ():
+            if file in GLUE_FILES:
+                written.add(file)
+                assert GLUE_FILES[file].n_rows in [sizes.get(split) for sizes in data_set.sizes.values()]
+                assert set(GLUE_FILES[file].words) == set(data_set.submission.labels)
+    assert set(GLUE_FILES) - written == {"WNLI.tsv"}
 
 
 def test_scores_stay_in_their_range(caplog):
