@@ -30,6 +30,7 @@ from gpt1_jax.data.labelled import EncodedSplit, TrainBatches, train_batches
 from gpt1_jax.data.original import max_text_tokens, original_batches, shrunken_n_ctx
 from gpt1_jax.errors import InputError
 from gpt1_jax.finetune_config import AdaptConfig, FinetuneConfig, SweepConfig
+from gpt1_jax.flops import train_flops_per_token
 from gpt1_jax.frozen import frozen_objective, frozen_optimizer
 from gpt1_jax.losses import LossConfig, task_objective
 from gpt1_jax.model import GPT1, count_parameters
@@ -220,6 +221,12 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
             params=start.params,
             best=best,
             patience=config.early_stopping * batches.steps_per_epoch,
+            flops_per_token=functools.partial(
+                train_flops_per_token,
+                model.config,
+                with_lm=config.lm_coef > 0,
+                frozen_trunk=config.freeze != "none",
+            ),
         )
         metrics = write_outcome(
             workdir,

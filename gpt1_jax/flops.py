@@ -24,16 +24,19 @@ PEAK_FLOPS = {
 """Dense bfloat16 FLOP/s of one device, from the makers' data sheets, by the beginning of `device_kind`."""
 
 
-def train_flops_per_token(config: GPT1Config, length: int) -> float:
+def train_flops_per_token(
+    config: GPT1Config, length: int, *, with_lm: bool = True, frozen_trunk: bool = False
+) -> float:
     """FLOPs of the forward and backward pass for one token of a sequence of `length` tokens.
 
     Matrix products only, multiply and add counted as two, backward as twice the forward; attention counts the whole
-    [length, length] square, as a kernel without causal skipping computes it.
+    [length, length] square, as a kernel without causal skipping computes it. Without the language-model loss there is
+    no product with the vocabulary, and the weights of a frozen trunk have no gradients of their own.
     """
     d = config.n_embd
-    per_layer = 2 * 12 * d * d + 2 * 2 * length * d
-    head = 2 * d * config.n_rows
-    return 3.0 * (config.n_layer * per_layer + head)
+    weights, attention = 2 * 12 * d * d, 2 * 2 * length * d
+    head = 2 * d * config.n_rows if with_lm else 0
+    return config.n_layer * ((2.0 if frozen_trunk else 3.0) * weights + 3.0 * attention) + 3.0 * head
 
 
 @functools.cache

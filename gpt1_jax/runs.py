@@ -133,6 +133,7 @@ def train(
     params: Any = None,
     best: Mapping[str, Any] | None = None,
     patience: int = 0,
+    flops_per_token: Callable[[int], float] | None = None,
 ) -> Trained:
     """Trains in a workdir from its latest checkpoint, or from the start, to the end.
 
@@ -151,6 +152,7 @@ def train(
       params: initial parameters by name, where they are not to be drawn.
       best: `best_metric` and `best_mode` of the `Checkpointer`.
       patience: ends the run where the best checkpoint is so many updates old; 0 never does.
+      flops_per_token: sequence length -> FLOPs of a token, for the MFU; None: L1 with the whole model.
     """
     keep_every = loop.keep_every or None
     best = dict(best or {})
@@ -180,7 +182,7 @@ def train(
                 writer=writer,
                 progress=progress,
                 meta={"seed": seed},
-                flops_per_token=lambda length: train_flops_per_token(model.config, length),
+                flops_per_token=flops_per_token or functools.partial(train_flops_per_token, model.config),
                 evaluate=None if evaluate is None else lambda state: evaluate(state.params),
                 stop_early=out_of_patience if patience else None,
             )

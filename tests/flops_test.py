@@ -31,6 +31,14 @@ def test_against_the_compiler_s_count():
     assert flops.train_flops_per_token(config, 64) * tokens.size == pytest.approx(counted, rel=0.15)
 
 
+def test_what_is_not_computed_does_not_count():
+    config = GPT1Config()
+    whole, head, blocks = flops.train_flops_per_token(config, 512), 6 * 40478 * 768, 2 * 12 * 12 * 768**2
+    assert flops.train_flops_per_token(config, 512, with_lm=False) == whole - head
+    assert flops.train_flops_per_token(config, 512, frozen_trunk=True) == whole - blocks
+    assert flops.train_flops_per_token(config, 512, with_lm=False, frozen_trunk=True) == whole - head - blocks
+
+
 def test_peak_of_this_device_is_measured_where_no_data_sheet_has_it():
     if jax.default_backend() != "cpu":
         pytest.skip("the table holds accelerators")
