@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,59 +20,24 @@ from gpt1_jax.data.labelled import encode_split
 from gpt1_jax.data.prepare import prepare_shards
 from gpt1_jax.data.shards import TokenShards
 from gpt1_jax.data.split import Split
-from gpt1_jax.data.windows import HeldoutWindows, heldout_windows
+from gpt1_jax.data.windows import heldout_windows
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import make_directory
-from gpt1_jax.losses import LossConfig, lm_nll_sum
+from gpt1_jax.losses import LossConfig
 from gpt1_jax.model import GPT1, ReadOut
 from gpt1_jax.outcome import write_outcome
 from gpt1_jax.pretrained import Params, check_tokenizer, format_of, load_pretrained
-from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, to_global
+from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings
 from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, task_metrics
 from gpt1_jax.tasks.config import TaskConfig, make_spec
 from gpt1_jax.tasks.examples import load_examples, make_examples
 from gpt1_jax.tasks.spec import TaskSpec
-from gpt1_jax.tasks.zero_shot import Heuristic, make_heuristic
+from gpt1_jax.tasks.zero_shot import make_heuristic
 from gpt1_jax.tasks.zero_shot_predict import zero_shot_task
+from gpt1_jax.tasks.zero_shot_spec import zero_shot_spec
+from gpt1_jax.text_evaluator import TextEvaluator
 from gpt1_jax.tokenizers import Tokenizer
-from gpt1_jax.train import jit_eval_step
 from gpt1_jax.workdir import read_config
-
-
-class LanguageModelEvaluator:
-    """Scores every token of a held-out text once: `evaluator(params) -> {"loss", "perplexity", "bits_per_byte"}`.
-
-    Args:
-      model: the language model.
-      mesh: where it runs.
-      windows: this host's part of the text.
-      loss: how the loss is computed.
-    """
-
-    def __init__(
-        self,
-        model: GPT1,
-        mesh: Mesh,
-        windows: HeldoutWindows,
-        *,
-        loss: LossConfig = LossConfig(),
-    ) -> None:
-        self._mesh, self._windows = mesh, windows
-        nll = functools.partial(lm_nll_sum, model, config=loss)
-        self._nll = jit_eval_step(nll, mesh, param_shardings(model, mesh))
-
-    def __call__(self, params: Params) -> dict[str, float]:
-        """Mean loss in nats per token, its exponential, and bits per byte of the raw text (UTF-8).
-
-        Bits per byte do not depend on the tokenizer, so that models with different ones can be compared.
-        """
-        nll = 0.0
-        with jax.set_mesh(self._mesh):
-            for i in range(len(self._windows)):
-                nll += float(self._nll(params, to_global(self._windows[i], self._mesh)))
-        loss = nll / self._windows.n_targets
-        bits = nll / math.log(2.0)
-        return {"loss": loss, "perplexity": math.exp(loss), "bits_per_byte": bits / self._windows.n_bytes}
 
 
 def predict(
@@ -180,16 +143,18 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
     _check(config)
     checkpoint = Path(checkpoint)
     stored = read_config(checkpoint) if format_of(checkpoint) == "gpt1_jax" else {}
+    names = ("test",) if config.data else config.splits
     if config.zero_shot:
         heuristic = make_heuristic(config.zero_shot, config.label_words, config.score)
-        spec, splits = _zero_shot_spec(config, heuristic, stored)
+        spec = zero_shot_spec(heuristic, task=config.task, own=_own_task(stored), data=config.data)
+        _check_splits(config, spec, names)
     model, params, tokenizer = load_pretrained(checkpoint, step=config.step)
     mesh = make_mesh(config.mesh)
     check_mesh(mesh, batch_size=config.batch_size, n_head=model.config.n_head)
     params = jax.device_put(params, param_shardings(model, mesh))
     if config.zero_shot:
         found = zero_shot_task(
-            model, params, tokenizer, spec, heuristic, splits, batch_size=config.batch_size, mesh=mesh
+            model, params, tokenizer, spec, heuristic, names, batch_size=config.batch_size, mesh=mesh
         )
         return {
             split: result.metrics | ({} if result.threshold is None else {"threshold": result.threshold})
@@ -199,7 +164,8 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
         return _evaluate_text(config, checkpoint, stored, model, params, tokenizer, mesh)
     if model.readout is None:
         raise InputError(f"{checkpoint} is a language model without a task head; give a text source, or fine-tune it")
-    spec, names = _own_spec(config, checkpoint, stored, model.readout)
+    spec = _spec_for_head(config, checkpoint, stored, model.readout)
+    _check_splits(config, spec, names)
     splits, predicted = {}, {}
     for name, examples in load_examples(spec, names).items():
         splits[name] = encode_task_split(
@@ -262,18 +228,26 @@ def _evaluate_text(
             host_count=jax.process_count(),
         )
         loss = from_config(LossConfig, stored.get("config", {}).get("loss"))
-        return LanguageModelEvaluator(model, mesh, windows, loss=loss)(params)
+        return TextEvaluator(model, mesh, windows, loss=loss)(params)
 
 
-def _own_spec(
-    config: EvaluateConfig, checkpoint: Path, stored: Mapping[str, Any], readout: ReadOut
-) -> tuple[TaskSpec, tuple[str, ...]]:
-    """The task that the run was on, with other data where they are given; and its splits."""
-    if "task" not in stored.get("config", {}):
+def _own_task(stored: Mapping[str, Any]) -> TaskConfig | None:
+    """The task that the run was on, with the labels that it learned; None of a run that had none."""
+    record = stored.get("config", {}).get("task")
+    if not record:
+        return None
+    task = from_config(TaskConfig, record, where="task")
+    if task.name != "custom" or task.labels:
+        return task
+    return dataclasses.replace(task, labels=tuple(stored["readout"]["labels"]))
+
+
+def _spec_for_head(config: EvaluateConfig, checkpoint: Path, stored: Mapping[str, Any], readout: ReadOut) -> TaskSpec:
+    """The task that the run was on, with other data where they are given."""
+    task = _own_task(stored)
+    if task is None:
         raise InputError(f"{checkpoint} says nothing of its task: give the workdir of the fine-tuning run itself")
-    task, splits = from_config(TaskConfig, stored["config"]["task"], where="task"), config.splits
     if config.data:
-        splits = ("test",)
         task = dataclasses.replace(
             task,
             name="custom",
@@ -284,59 +258,23 @@ def _own_spec(
             train=(),
             validation=(),
             test=config.data,
-            unlabelled=splits if config.unlabelled else (),
+            unlabelled=("test",) if config.unlabelled else (),
             validation_fraction=0.0,
             test_fraction=0.0,
         )
-    if not splits:
+    return make_spec(task)
+
+
+def _check_splits(config: EvaluateConfig, spec: TaskSpec, names: Sequence[str]) -> None:
+    """Refuses splits of which there would be no result."""
+    if not names:
         raise InputError("splits is empty; name those to evaluate, such as validation, or give data")
-    spec = make_spec(task)
-    unlabelled = [split for split in splits if not spec.is_labelled(split)]
+    unlabelled = [name for name in names if not spec.is_labelled(name)]
     if unlabelled and not config.predictions:
+        remedy = "" if config.zero_shot else "give a folder for its predictions, such as predictions=out, or "
         raise InputError(
-            f"splits: {unlabelled[0]!r} has no labels, so there are no metrics; give a folder for its predictions, "
-            "such as predictions=out, or name another split"
+            f"splits: {unlabelled[0]!r} has no labels, so there are no metrics; {remedy}name another split"
         )
-    return spec, splits
-
-
-def _zero_shot_spec(
-    config: EvaluateConfig, heuristic: Heuristic, stored: Mapping[str, Any]
-) -> tuple[TaskSpec, tuple[str, ...]]:
-    """The task that the language model is asked about: the config's, else the run's own; and its splits."""
-    record = stored.get("config", {}).get("task")
-    own = from_config(TaskConfig, record, where="task") if record else None
-    if own and own.name == "custom":
-        own = dataclasses.replace(own, labels=own.labels or tuple(stored["readout"]["labels"]))
-    task, splits = config.task, config.splits
-    if task is None and own and (own.kind == heuristic.kind or not config.data):
-        task = own
-    if task is None or (config.data and task is own and own.name != "custom"):
-        if not config.data:
-            raise InputError(f"zero_shot={config.zero_shot!r} is asked about labelled examples; give data, or a task")
-        task = TaskConfig()
-    if config.data:
-        if task.name != "custom":
-            raise InputError(f"data={list(config.data)}: the files of task.name={task.name!r} are in task.data")
-        train = task.train if config.task or heuristic.by_threshold else ()
-        files = {"train": train, "validation": (), "test": config.data, "unlabelled": ()}
-        task = dataclasses.replace(task, **files, validation_fraction=0.0, test_fraction=0.0)
-        splits = ("test",)
-    if task.name == "custom" and task is not own:
-        task = dataclasses.replace(
-            task,
-            kind=heuristic.kind,
-            fields=task.fields | {f: c for f, c in heuristic.columns.items() if not task.fields.get(f)},
-            labels=task.labels or heuristic.labels,
-            metrics=task.metrics or heuristic.metrics,
-        )
-    spec = make_spec(task)
-    if not splits:
-        raise InputError("splits is empty; name those to evaluate, such as validation, or give data")
-    unlabelled = [split for split in splits if not spec.is_labelled(split)]
-    if unlabelled:
-        raise InputError(f"splits: {unlabelled[0]!r} has no labels, so there is nothing to measure; name another")
-    return spec, splits
 
 
 def results_table(results: Mapping[str, Any]) -> str:

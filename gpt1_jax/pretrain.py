@@ -26,13 +26,13 @@ from gpt1_jax.data.sources import describe_source, read_documents
 from gpt1_jax.data.split import Split
 from gpt1_jax.data.windows import heldout_windows, train_windows
 from gpt1_jax.errors import InputError
-from gpt1_jax.evaluate import LanguageModelEvaluator
 from gpt1_jax.losses import LossConfig, lm_objective
 from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.optim import OptimizerConfig, make_optimizer, make_schedule
 from gpt1_jax.pretrained import Params, check_tokenizer, model_record
 from gpt1_jax.runs import check_seed, describe_run, open_run, train, write_results
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh
+from gpt1_jax.text_evaluator import TextEvaluator
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import LoopConfig, jit_train_step, make_train_step, state_shardings
 from gpt1_jax.warm_start import ModelOptions, StartingPoint, pretrained_start, without_head
@@ -181,7 +181,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         evaluate = None
         if heldout_shards is not None:
             heldout = heldout_windows(heldout_shards, max_batches=config.max_eval_batches, **rows)
-            evaluator = LanguageModelEvaluator(model, mesh, heldout, loss=config.loss)
+            evaluator = TextEvaluator(model, mesh, heldout, loss=config.loss)
 
             def evaluate(params: Params) -> dict[str, float]:
                 return {f"heldout_{name}": value for name, value in evaluator(params).items()}

@@ -28,13 +28,13 @@ from gpt1_jax import finetune, load_pretrained, optim, save_pretrained
 from gpt1_jax.config import from_config
 from gpt1_jax.data.labelled import EncodedSplit
 from gpt1_jax.data.original import max_text_tokens, original_batches, shrunken_n_ctx
-from gpt1_jax.evaluate import TaskEvaluator, encode_task_split, task_metrics
 from gpt1_jax.finetune import FinetuneConfig
 from gpt1_jax.metrics import read_metrics
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 from gpt1_jax.optim import Schedule, make_schedule
 from gpt1_jax.pretrained import add_special_rows
 from gpt1_jax.sharding import make_mesh
+from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, task_metrics
 from gpt1_jax.tasks.config import TaskConfig, make_spec
 from gpt1_jax.tasks.examples import load_examples
 from gpt1_jax.tasks.predictions import read_predictions

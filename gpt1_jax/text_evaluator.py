@@ -1,0 +1,45 @@
+"""A language model on a held-out text: perplexity, and bits per byte."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import jax
+from jax.sharding import Mesh
+
+from gpt1_jax.data.windows import HeldoutWindows
+from gpt1_jax.losses import LossConfig, lm_nll_sum
+from gpt1_jax.model import GPT1
+from gpt1_jax.pretrained import Params
+from gpt1_jax.sharding import param_shardings, to_global
+from gpt1_jax.train import jit_eval_step
+
+
+class TextEvaluator:
+    """Scores every token of a held-out text once: `evaluator(params) -> {"loss", "perplexity", "bits_per_byte"}`.
+
+    Args:
+      model: the language model.
+      mesh: where it runs.
+      windows: this host's part of the text.
+      loss: how the loss is computed.
+    """
+
+    def __init__(self, model: GPT1, mesh: Mesh, windows: HeldoutWindows, *, loss: LossConfig = LossConfig()) -> None:
+        self._mesh, self._windows = mesh, windows
+        nll = functools.partial(lm_nll_sum, model, config=loss)
+        self._nll = jit_eval_step(nll, mesh, param_shardings(model, mesh))
+
+    def __call__(self, params: Params) -> dict[str, float]:
+        """Mean loss in nats per token, its exponential, and bits per byte of the raw text (UTF-8).
+
+        Bits per byte do not depend on the tokenizer, so that models with different ones can be compared.
+        """
+        nll = 0.0
+        with jax.set_mesh(self._mesh):
+            for i in range(len(self._windows)):
+                nll += float(self._nll(params, to_global(self._windows[i], self._mesh)))
+        loss = nll / self._windows.n_targets
+        bits = nll / math.log(2.0)
+        return {"loss": loss, "perplexity": math.exp(loss), "bits_per_byte": bits / self._windows.n_bytes}
