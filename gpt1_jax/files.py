@@ -50,6 +50,23 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     return value
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Reads a JSON object that another program wrote.
+
+    Raises:
+      InputError: there is no such file, or it holds something else.
+    """
+    try:
+        value = json.loads(path.read_bytes().decode("utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError(f"{type(value).__name__} instead of an object")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); download the whole folder") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is not a JSON object ({error}); it is damaged, download it again") from None
+    return value
+
+
 def make_directory(path: Path, field: str) -> None:
     """Creates a folder and its parents.
 

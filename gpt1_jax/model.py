@@ -25,7 +25,7 @@ from gpt1_jax.errors import InputError
 from gpt1_jax.model_config import ACTIVATIONS, N_SPECIAL, REMAT_POLICIES, GPT1Config, ReadOut
 from gpt1_jax.sharding import constrain
 
-__all__ = ["GPT1", "GPT1Config", "KVCache", "ReadOut", "count_parameters"]
+__all__ = ["GPT1", "GPT1Config", "KVCache", "ReadOut", "count_parameters", "param_shapes"]
 
 INIT_STD = 0.02
 
@@ -421,18 +421,21 @@ class Embedding(nn.Module):
         return self.param("embedding", init, (self.n_rows, self.n_embd))
 
 
+def param_shapes(config: GPT1Config, readout: ReadOut | None = None) -> Any:
+    """The parameters of `GPT1(config, readout)` as `jax.ShapeDtypeStruct`s: nothing is computed."""
+    return nn.unbox(jax.eval_shape(GPT1(config, readout).init_partitioned, jax.random.key(0)))
+
+
 def count_parameters(config: GPT1Config, readout: ReadOut | None = None) -> int:
     """Number of trainable parameters, padded rows of the token table not counted."""
-    params = jax.eval_shape(GPT1(config, readout).init_partitioned, jax.random.key(0))
     n_padding = (config.padded_rows - config.n_rows) * config.n_embd
-    return sum(math.prod(x.shape) for x in jax.tree.leaves(nn.unbox(params))) - n_padding
+    return sum(math.prod(x.shape) for x in jax.tree.leaves(param_shapes(config, readout))) - n_padding
 
 
 def main() -> None:
     """Prints the parameters of the paper's model."""
     config = GPT1Config()
-    params = jax.eval_shape(GPT1(config).init_partitioned, jax.random.key(0))
-    for path, x in jax.tree_util.tree_leaves_with_path(nn.unbox(params)):
+    for path, x in jax.tree_util.tree_leaves_with_path(param_shapes(config)):
         print(f"{jax.tree_util.keystr(path, simple=True, separator='/'):40} {x.shape}")
     print(f"{count_parameters(config) / 1e6:.1f} M parameters")
 

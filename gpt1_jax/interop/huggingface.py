@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from absl import logging
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt1_jax.errors import InputError
-from gpt1_jax.files import make_directory, write_atomically, write_json
+from gpt1_jax.files import make_directory, read_object, write_atomically, write_json
 from gpt1_jax.interop.huggingface_config import (
     FolderConfig,
     folder_config,
@@ -30,8 +30,9 @@ from gpt1_jax.interop.huggingface_config import (
     read_folder_config,
     read_readout,
 )
-from gpt1_jax.interop.huggingface_layout import HEADS, MULTIPLE_CHOICE, SCORE, TABLE, TRUNK, Entry, TreePath, layout
-from gpt1_jax.interop.tensor_files import WEIGHT_FILES, StoredTensor, open_tensors, read_object
+from gpt1_jax.interop.huggingface_layout import HEADS, MULTIPLE_CHOICE, SCORE, TABLE, TRUNK, Entry, layout
+from gpt1_jax.interop.openai import TreePath
+from gpt1_jax.interop.tensor_files import WEIGHT_FILES, StoredTensor, open_tensors
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 
 _TIED = "lm_head.weight"
@@ -78,7 +79,7 @@ def load_huggingface(path: str | os.PathLike[str]) -> tuple[GPT1Config, ReadOut 
     }
     if head == SCORE and config.clf_bias:  # it was zero, or there would be no such folder
         leaves["clf", "bias"] = np.zeros((readout.n_outputs,), np.float32)
-    return config, readout, _nested(leaves)
+    return config, readout, unflatten_dict(leaves)
 
 
 def save_huggingface(path: str | os.PathLike[str], model: GPT1, params: Mapping[str, Any]) -> None:
@@ -99,7 +100,7 @@ def save_huggingface(path: str | os.PathLike[str], model: GPT1, params: Mapping[
     """
     path = Path(path)
     config, readout = model.config, model.readout
-    leaves = {tuple(k.key for k in keys): np.asarray(x) for keys, x in jax.tree_util.tree_leaves_with_path(params)}
+    leaves = {path: np.asarray(leaf) for path, leaf in flatten_dict(params).items()}
     head = _head_for(model, leaves)
     entries = layout(config, readout, head)
     tensors = {
@@ -237,16 +238,6 @@ def _check_tensors(
         if dtype != "float32":
             word = "rounded" if dtype == "float64" else "widened"
             logging.info("%s: %d tensors of type %s are %s to float32", folder_says.file.parent, n, dtype, word)
-
-
-def _nested(leaves: Mapping[TreePath, np.ndarray]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for path, leaf in leaves.items():
-        node = tree
-        for key in path[:-1]:
-            node = node.setdefault(key, {})
-        node[path[-1]] = leaf
-    return tree
 
 
 def _listed(names: list[str], most: int = 10) -> str:

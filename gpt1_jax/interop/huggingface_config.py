@@ -22,8 +22,8 @@ from typing import Any
 
 from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.errors import InputError
+from gpt1_jax.files import read_object
 from gpt1_jax.interop.huggingface_layout import MULTIPLE_CHOICE, SCORE
-from gpt1_jax.interop.tensor_files import read_object
 from gpt1_jax.model_config import GPT1Config, ReadOut
 
 MODEL_TYPE = "openai-gpt"

@@ -19,12 +19,11 @@ import dataclasses
 import math
 import re
 
-import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 
-from gpt1_jax.model import GPT1, GPT1Config, ReadOut
-
-TreePath = tuple[str, ...]
+from gpt1_jax.interop.openai import TreePath
+from gpt1_jax.model import GPT1Config, ReadOut, param_shapes
 
 TRUNK = "transformer."
 TABLE = "tokens_embed.weight"
@@ -75,11 +74,10 @@ def layout(config: GPT1Config, readout: ReadOut | None, head: str | None) -> dic
       readout: its task head, or None.
       head: the module of HEADS that holds the task head; `score` has no place for a bias.
     """
-    tree = jax.eval_shape(GPT1(config, readout).init, jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
-    entries: dict[str, Entry] = {}
-    for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        path = tuple(key.key for key in keys)
-        entries[_name(path, head)] = Entry(path, _shape(path, leaf.shape, config), leaf.shape)
+    entries = {
+        _name(path, head): Entry(path, _shape(path, leaf.shape, config), leaf.shape)
+        for path, leaf in sorted(flatten_dict(param_shapes(config, readout)).items())
+    }
     entries.pop(f"{SCORE}.bias", None)
     return entries
 

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt1_jax.errors import InputError
-from gpt1_jax.model import GPT1, GPT1Config, ReadOut
+from gpt1_jax.model import GPT1Config, ReadOut, param_shapes
 
-Path = tuple[str, ...]
+TreePath = tuple[str, ...]
 
 
 def params_from_official(
@@ -41,27 +41,19 @@ def params_from_official(
     Raises:
       InputError: an array does not have the shape that `config` asks for.
     """
-    params: dict[str, Any] = {}
-
-    def put(path: Path, value: np.ndarray) -> None:
-        node = params
-        for key in path[:-1]:
-            node = node.setdefault(key, {})
-        node[path[-1]] = value
-
     tables = _checked("model/we", get("model/we"), (config.n_rows + config.n_ctx, config.n_embd))
     tokens, positions = np.split(tables, [config.n_rows])
-    put(("tokens_embed", "embedding"), np.pad(tokens, ((0, config.padded_rows - config.n_rows), (0, 0))))
-    put(("positions_embed", "embedding"), positions.copy())  # a view would keep all of `tables` in memory
-    shapes = _leaves(
-        jax.eval_shape(GPT1(config, readout).init, jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
-    )
+    leaves = {
+        ("tokens_embed", "embedding"): np.pad(tokens, ((0, config.padded_rows - config.n_rows), (0, 0))),
+        ("positions_embed", "embedding"): positions.copy(),  # a view would keep all of `tables` in memory
+    }
+    shapes = flatten_dict(param_shapes(config, readout))
     for name, path in _names(config.n_layer).items():
         if path not in shapes:  # no task head, or one without bias
             continue
         shape = shapes[path].shape
-        put(path, _checked(name, get(name), _official_shape(name, shape)).reshape(shape))
-    return params
+        leaves[path] = _checked(name, get(name), _official_shape(name, shape)).reshape(shape)
+    return unflatten_dict(leaves)
 
 
 def params_to_official(params: Mapping[str, Any], config: GPT1Config) -> dict[str, np.ndarray]:
@@ -69,7 +61,7 @@ def params_to_official(params: Mapping[str, Any], config: GPT1Config) -> dict[st
 
     Rows that pad the token table are left out; the task head is there if `params` has one.
     """
-    leaves = _leaves(params)
+    leaves = flatten_dict(params)
     tokens, positions = (np.asarray(leaves[table, "embedding"]) for table in ("tokens_embed", "positions_embed"))
     official = {"model/we": np.concatenate([tokens[: config.n_rows], positions])}
     for name, path in _names(config.n_layer).items():
@@ -79,14 +71,13 @@ def params_to_official(params: Mapping[str, Any], config: GPT1Config) -> dict[st
     return official
 
 
-def _names(n_layer: int) -> dict[str, Path]:
+def _names(n_layer: int) -> dict[str, TreePath]:
     """Official name -> path in our tree, for all but the tables, in the official order."""
-    names: dict[str, Path] = {}
+    names: dict[str, TreePath] = {}
     for i in range(n_layer):
         for module in ("attn/c_attn", "attn/c_proj", "ln_1", "mlp/c_fc", "mlp/c_proj", "ln_2"):
-            for theirs, ours in (
-                (("g", "scale"), ("b", "bias")) if "ln_" in module else (("w", "kernel"), ("b", "bias"))
-            ):
+            first = ("g", "scale") if module.startswith("ln_") else ("w", "kernel")
+            for theirs, ours in (first, ("b", "bias")):
                 names[f"model/h{i}/{module}/{theirs}"] = (f"h_{i}", *module.split("/"), ours)
     return names | {"model/clf/w": ("clf", "kernel"), "model/clf/b": ("clf", "bias")}
 
@@ -108,7 +99,3 @@ def _checked(name: str, value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray
             f"set vocab_size, n_special, n_ctx, n_embd and n_layer to those of the weights"
         )
     return value
-
-
-def _leaves(tree: Any) -> dict[Path, Any]:
-    return {tuple(k.key for k in path): x for path, x in jax.tree_util.tree_leaves_with_path(tree)}

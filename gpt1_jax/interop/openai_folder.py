@@ -26,7 +26,7 @@ from gpt1_jax.errors import InputError
 from gpt1_jax.files import make_directory, similar, write_atomically
 from gpt1_jax.interop.openai import params_from_official, params_to_official
 from gpt1_jax.interop.openai_shards import COPY_AGAIN, Shard, find_shards, read_shards, write_shards
-from gpt1_jax.model import GPT1, GPT1Config
+from gpt1_jax.model import GPT1Config, param_shapes
 
 SHAPES = "params_shapes.json"
 N_HEAD = 12
@@ -228,7 +228,7 @@ def _shard_of(shards: list[Shard], index: int) -> Shard:
 
 
 def _check_params(config: GPT1Config, params: Mapping[str, Any]) -> None:
-    wanted = jax.eval_shape(GPT1(config).init, jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
+    wanted = param_shapes(config)
     trunk = {name: value for name, value in params.items() if name != "clf"}
     if jax.tree.structure(trunk) != jax.tree.structure(wanted):
         raise InputError("params: are not the tree of arrays of this config; give model.config and its own parameters")

@@ -10,7 +10,6 @@ refuses everything else, and never to `pickle`.
 from __future__ import annotations
 
 import dataclasses
-import json
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import ml_dtypes  # noqa: F401  (makes NumPy know bfloat16 by name, as safetenso
 import numpy as np
 
 from gpt1_jax.errors import InputError
+from gpt1_jax.files import read_object
 
 WEIGHT_FILES = (
     "model.safetensors",
@@ -75,23 +75,6 @@ def open_tensors(folder: Path) -> dict[str, StoredTensor]:
     if lost:
         raise InputError(f"{found}: names {lost[0]!r} and {len(lost) - 1} other tensors that no file has; {_DAMAGED}")
     return tensors
-
-
-def read_object(file: Path) -> dict[str, Any]:
-    """The JSON object of a file that another program wrote.
-
-    Raises:
-      InputError: there is no such file, or it holds something else.
-    """
-    try:
-        value = json.loads(file.read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); download the whole folder") from None
-    except ValueError as error:
-        raise InputError(f"{file}: is not JSON ({error}); {_DAMAGED}") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{file}: holds no JSON object; {_DAMAGED}")
-    return value
 
 
 def _open(file: Path) -> dict[str, StoredTensor]:

@@ -14,7 +14,7 @@ from typing import Any
 from absl import logging
 
 from gpt1_jax.errors import InputError, quoted
-from gpt1_jax.files import make_directory, write_atomically, write_json
+from gpt1_jax.files import make_directory, read_object, write_atomically, write_json
 from gpt1_jax.tokenizers import bpe
 from gpt1_jax.tokenizers.bpe import END_OF_WORD, UNKNOWN, UNKNOWN_ID, BytePairs
 
@@ -47,8 +47,8 @@ class VocabularyFiles:
         Raises:
           InputError: a file is malformed, or they do not belong together.
         """
-        names = (str(Path(self.folder, name)) for name in (self.encoder_name, self.merges_name))
-        return bpe.parse(self.encoder, next(names), self.merges, next(names))
+        folder = Path(self.folder)
+        return bpe.parse(self.encoder, str(folder / self.encoder_name), self.merges, str(folder / self.merges_name))
 
 
 def find_files(directory: Path) -> VocabularyFiles | None:
@@ -195,7 +195,7 @@ def _find_huggingface(folder: Path) -> VocabularyFiles | None:
 
 def _take_apart(path: Path) -> tuple[bytes, bytes]:
     """The two files that a tokenizer.json stands for."""
-    model = _read_object(path).get("model")
+    model = read_object(path).get("model")
     if not isinstance(model, dict) or model.get("type") != "BPE" or model.get("end_of_word_suffix") != END_OF_WORD:
         said = {k: model.get(k) for k in ("type", "end_of_word_suffix")} if isinstance(model, dict) else model
         raise InputError(
@@ -213,7 +213,7 @@ def _take_apart(path: Path) -> tuple[bytes, bytes]:
 
 def _check_class(folder: Path) -> None:
     path = folder / "tokenizer_config.json"
-    named = _read_object(path).get("tokenizer_class") if path.is_file() else None
+    named = read_object(path).get("tokenizer_class") if path.is_file() else None
     if named is not None and named not in _CLASSES:
         raise InputError(f"{path}: tokenizer_class={named!r} is not GPT-1's (OpenAIGPTTokenizer)")
 
@@ -222,11 +222,11 @@ def _check_added_tokens(folder: Path, pairs: BytePairs) -> None:
     """Tokens that were added after the vocabulary stand for rows of the model; no text is encoded to them."""
     added: dict[str, object] = {}
     if (path := folder / "tokenizer.json").is_file():
-        added |= {entry.get("content"): entry.get("id") for entry in _read_object(path).get("added_tokens") or ()}
+        added |= {entry.get("content"): entry.get("id") for entry in read_object(path).get("added_tokens") or ()}
     if (path := folder / "added_tokens.json").is_file():
-        added |= _read_object(path)
+        added |= read_object(path)
     if (path := folder / "tokenizer_config.json").is_file():
-        entries = _read_object(path).get("added_tokens_decoder") or {}
+        entries = read_object(path).get("added_tokens_decoder") or {}
         added |= {entry.get("content"): int(index) for index, entry in entries.items()}
     size = len(pairs.subwords)
     after = {token: index for token, index in added.items() if pairs.ids.get(token) != index}
@@ -248,13 +248,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); it is a part of the tokenizer") from None
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(_read(path).decode("utf-8"))
-        if not isinstance(value, dict):
-            raise ValueError(f"{type(value).__name__} instead of an object")
-    except ValueError as error:
-        raise InputError(f"{path}: is not a JSON object ({error}); get the original file again") from None
-    return value

@@ -153,7 +153,7 @@ def test_recognised(write, tmp_path):
     assert not is_huggingface_folder(folder)
     change_config(folder, model_type=..., afn=...)  # the oldest of GPT-2
     assert not is_huggingface_folder(folder)
-    for content in ('{"model": {}}', "[]", "{", None):
+    for content in ('{"model": {}}', "[]", "{", "[" * 100_000, None):
         if content is None:
             (folder / "config.json").unlink()
         else:
@@ -401,7 +401,7 @@ def test_files_that_cannot_be_read(write):
     with pytest.raises(InputError, match=r"has no weights \(model.safetensors, .*pytorch_model.bin.*\); download"):
         load_huggingface(folder)
     (folder / "config.json").write_text("{", encoding="utf-8")
-    with pytest.raises(InputError, match=r"config.json: is not JSON \(.*\); it is damaged"):
+    with pytest.raises(InputError, match=r"config.json: is not a JSON object \(.*\); it is damaged"):
         load_huggingface(folder)
     (folder / "config.json").unlink()
     with pytest.raises(InputError, match=r"config.json: cannot be read \(No such file or directory\); download"):
