@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from gpt1_jax import tokenizers
+from gpt1_jax.interop.openai_folder import N_HEAD
 from gpt1_jax.model import GPT1, count_parameters
 from gpt1_jax.pretrained import Params, format_of, load_pretrained, save_pretrained
 from gpt1_jax.tokenizers import MissingTokenizer, Tokenizer
@@ -172,6 +173,6 @@ def _left_out(model: GPT1, written: GPT1, format: str) -> tuple[str, ...]:
         left_out.append(f"{model.config.n_special} special rows (start, delimiter, extract)")
     if model.readout is not None and written.readout is None:
         left_out.append("the task head")
-    if format == "openai" and model.config.n_head != 12:
+    if format == "openai" and model.config.n_head != N_HEAD:
         left_out.append(f"the number of heads: load it with n_head={model.config.n_head}")
     return tuple(left_out)

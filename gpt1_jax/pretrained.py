@@ -1,4 +1,4 @@
-"""Models on disk, in three formats, and how a pre-trained model is made ready for a task."""
+"""Models on disk, in three formats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from absl import logging
 
 from gpt1_jax import tokenizers
@@ -18,15 +17,11 @@ from gpt1_jax.errors import InputError, did_you_mean
 from gpt1_jax.files import make_directory
 from gpt1_jax.interop.huggingface import is_huggingface_folder, load_huggingface, save_huggingface
 from gpt1_jax.interop.openai_folder import is_openai_folder, load_openai, save_openai
-from gpt1_jax.model import GPT1, INIT_STD, GPT1Config, ReadOut
-from gpt1_jax.model_config import N_SPECIAL
+from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.workdir import read_config, write_config
 
 Params = Any
-
-ARCHITECTURE = ("vocab_size", "n_embd", "n_head", "n_layer", "activation")
-"""What the weights were trained as; everything else about a `GPT1Config` may differ where they are used."""
 
 FORMATS = ("gpt1_jax", "huggingface", "openai")
 """What `load_pretrained` reads and `save_pretrained` writes."""
@@ -84,7 +79,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
     """Which of `FORMATS` a folder has.
 
     Raises:
-      InputError: none.
+      InputError: it has none of them.
     """
     path = Path(path)
     if is_openai_folder(path):
@@ -148,18 +143,21 @@ def save_pretrained(
     make_directory(path, "path")
     if any(path.iterdir()):
         raise InputError(f"path={str(path)!r} is not empty; choose a new folder")
+    missing = isinstance(tokenizer, tokenizers.MissingTokenizer)
+    original = isinstance(tokenizer, tokenizers.OpenAITokenizer)
+    # Weights come first: a model that the format cannot express leaves an empty folder.
     if format == "openai":
         save_openai(path, model.config, params)
-        if isinstance(tokenizer, tokenizers.OpenAITokenizer):
+        if original:
             tokenizer.save_openai(path)
-        elif not isinstance(tokenizer, tokenizers.MissingTokenizer):
-            tokenizer.save(path / "tokenizer")
+        if not missing and not (original and tokenizer.variant == "exact"):
+            tokenizer.save(path / "tokenizer")  # there is no word for it in OpenAI's layout
     elif format == "huggingface":
-        if not isinstance(tokenizer, tokenizers.MissingTokenizer):
-            tokenizer.save(path / "tokenizer")  # ours beside theirs, which has no SentencePiece and splits otherwise
-        if isinstance(tokenizer, tokenizers.OpenAITokenizer):
-            tokenizer.save_huggingface(path, tokenizers.SPECIAL_TOKENS if model.config.n_special else ())
         save_huggingface(path, model, params)
+        if original:
+            tokenizer.save_huggingface(path, tokenizers.SPECIAL_TOKENS if model.config.n_special else ())
+        if not missing:
+            tokenizer.save(path / "tokenizer")  # ours beside theirs, which has no SentencePiece and splits otherwise
     else:
         tokenizer.save(path / "tokenizer")
         with Checkpointer(path / "checkpoints") as checkpointer:
@@ -197,20 +195,3 @@ def slice_positions(config: GPT1Config, params: Params, n_ctx: int) -> tuple[GPT
         )
     table = params["positions_embed"]["embedding"][:n_ctx]
     return dataclasses.replace(config, n_ctx=n_ctx), params | {"positions_embed": {"embedding": table}}
-
-
-def add_special_rows(config: GPT1Config, params: Params, seed: int) -> tuple[GPT1Config, Params]:
-    """Appends the rows of start, delimiter and extract after the vocabulary, as fine-tuning begins.
-
-    Like the official code they are drawn from NumPy's `RandomState(seed)` with standard deviation 0.02. A model that
-    has them (it was fine-tuned before) is returned as it is.
-    """
-    if config.n_special:
-        return config, params
-    config = dataclasses.replace(config, n_special=N_SPECIAL)
-    old = np.asarray(params["tokens_embed"]["embedding"])
-    table = np.zeros((config.padded_rows, config.n_embd), np.float32)
-    table[: config.vocab_size] = old[: config.vocab_size]
-    drawn = np.random.RandomState(seed).randn(N_SPECIAL, config.n_embd) * INIT_STD
-    table[config.vocab_size : config.n_rows] = drawn.astype(np.float32)
-    return config, params | {"tokens_embed": {"embedding": table}}

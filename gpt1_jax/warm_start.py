@@ -6,21 +6,18 @@ import dataclasses
 import os
 from typing import Any, NamedTuple
 
+import numpy as np
 from absl import logging
 
 from gpt1_jax import tokenizers
 from gpt1_jax.errors import InputError
+from gpt1_jax.model import INIT_STD
 from gpt1_jax.model_config import N_SPECIAL, GPT1Config, ReadOut
-from gpt1_jax.pretrained import (
-    ARCHITECTURE,
-    Params,
-    add_special_rows,
-    check_tokenizer,
-    format_of,
-    load_pretrained,
-    slice_positions,
-)
+from gpt1_jax.pretrained import Params, check_tokenizer, format_of, load_pretrained, slice_positions
 from gpt1_jax.tokenizers import Tokenizer
+
+ARCHITECTURE = ("vocab_size", "n_embd", "n_head", "n_layer", "activation")
+"""What the weights were trained as; everything else about a `GPT1Config` may differ where they are used."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +25,7 @@ class ModelOptions:
     """What a run says about the network; None keeps what the model has that it starts from, and is the paper's without.
 
     Attributes:
-      vocab_size: see `GPT1Config`, like all others. What the weights were trained as (`pretrained.ARCHITECTURE`) can
+      vocab_size: see `GPT1Config`, like all others. What the weights were trained as (`ARCHITECTURE`) can
         only be set for training from scratch, but for the n_head of OpenAI's folder.
     """
 
@@ -154,6 +151,23 @@ def pretrained_start(options: ModelOptions, init_from: str | os.PathLike[str]) -
         logging.info("the task head of %s is not taken over, but drawn anew", init_from)
         params, readout = without_head(params), None
     return StartingPoint(config, params, tokenizer, readout if "clf" in params else None)
+
+
+def add_special_rows(config: GPT1Config, params: Params, seed: int) -> tuple[GPT1Config, Params]:
+    """Appends the rows of start, delimiter and extract after the vocabulary, as fine-tuning begins.
+
+    Like the official code they are drawn from NumPy's `RandomState(seed)` with standard deviation 0.02. A model that
+    has them (it was fine-tuned before) is returned as it is.
+    """
+    if config.n_special:
+        return config, params
+    config = dataclasses.replace(config, n_special=N_SPECIAL)
+    old = np.asarray(params["tokens_embed"]["embedding"])
+    table = np.zeros((config.padded_rows, config.n_embd), np.float32)
+    table[: config.vocab_size] = old[: config.vocab_size]
+    drawn = np.random.RandomState(seed).randn(N_SPECIAL, config.n_embd) * INIT_STD
+    table[config.vocab_size : config.n_rows] = drawn.astype(np.float32)
+    return config, params | {"tokens_embed": {"embedding": table}}
 
 
 def without_head(params: Params) -> Params:

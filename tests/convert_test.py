@@ -1,6 +1,5 @@
 """Between the three formats and back: every byte returns, logits are compared, and what is left out is said."""
 
-import filecmp
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +9,8 @@ import numpy as np
 import pytest
 
 from gpt1_jax import GPT1, InputError, ReadOut, convert, load_pretrained, save_pretrained
-from gpt1_jax.pretrained import add_special_rows, format_of
+from gpt1_jax.pretrained import format_of
+from gpt1_jax.warm_start import add_special_rows
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +27,6 @@ def openai_folder(goldens: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
         shutil.copy(goldens / name, folder)
     arguments = json.loads(str(z["argv_json"]))
     return folder, int(arguments[arguments.index("--n_head") + 1])
-
-
-def same_files(a: Path, b: Path) -> bool:
-    names = {path.name for path in a.iterdir()}
-    return names == {path.name for path in b.iterdir()} and filecmp.cmpfiles(a, b, names, shallow=False)[0] == sorted(
-        names
-    )
 
 
 @pytest.mark.parametrize("between", ["gpt1_jax", "huggingface"])
@@ -87,6 +80,20 @@ def test_openai_s_layout_has_no_room_for_what_fine_tuning_adds(pretrained, tmp_p
     assert "left out" in str(done)
     assert "special rows" in str(done)
     assert "the task head" in str(done)
+
+
+@pytest.mark.parametrize("format", ["gpt1_jax", "huggingface", "openai"])
+def test_the_approximate_tokenizer_stays_approximate(openai_folder, tmp_path, format):
+    folder, n_head = openai_folder
+    done = convert.run(folder, tmp_path / "target", format, n_head=n_head, approximate=True)
+    assert done.tokenizer.variant == "approximate"
+
+
+def test_a_model_that_the_format_cannot_express_leaves_nothing(pretrained, tmp_path):
+    model, params, tokenizer = fine_tuned(pretrained, "similarity", ("no", "yes"))
+    with pytest.raises(InputError, match="kind='similarity'"):
+        save_pretrained(tmp_path / "theirs", model, params, tokenizer, format="huggingface")
+    save_pretrained(tmp_path / "theirs", model, params, tokenizer)  # the folder can be used
 
 
 def test_weights_that_compute_something_else_are_found(pretrained):

@@ -32,7 +32,6 @@ from gpt1_jax.finetune import FinetuneConfig
 from gpt1_jax.metrics import read_metrics
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 from gpt1_jax.optim import Schedule, make_schedule
-from gpt1_jax.pretrained import add_special_rows
 from gpt1_jax.sharding import make_mesh
 from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, task_metrics
 from gpt1_jax.tasks.config import TaskConfig, make_spec
@@ -40,6 +39,7 @@ from gpt1_jax.tasks.examples import load_examples
 from gpt1_jax.tasks.predictions import read_predictions
 from gpt1_jax.tasks.spec import TaskSpec
 from gpt1_jax.tokenizers import Tokenizer
+from gpt1_jax.warm_start import add_special_rows
 
 pytestmark = pytest.mark.parity
 

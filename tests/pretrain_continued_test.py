@@ -11,7 +11,7 @@ import pytest
 from gpt1_jax import InputError, load_pretrained, pretrain, save_pretrained
 from gpt1_jax.metrics import read_metrics
 from gpt1_jax.model import GPT1, ReadOut
-from gpt1_jax.pretrained import add_special_rows
+from gpt1_jax.warm_start import add_special_rows
 
 
 @pytest.fixture(scope="module")

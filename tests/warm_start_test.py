@@ -11,8 +11,7 @@ import pytest
 from gpt1_jax import load_pretrained, save_pretrained
 from gpt1_jax.errors import InputError
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
-from gpt1_jax.pretrained import add_special_rows
-from gpt1_jax.warm_start import ModelOptions, starting_point
+from gpt1_jax.warm_start import ModelOptions, add_special_rows, starting_point
 
 SENTIMENT = ReadOut("classification", ("negative", "positive"))
 

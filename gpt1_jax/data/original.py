@@ -50,7 +50,7 @@ def epoch_order(seed: int, n_embd: int, n_examples: int, epoch: int) -> np.ndarr
     `sklearn.utils.shuffle` on the global generator is one permutation for each epoch.
     """
     generator = np.random.RandomState(seed)
-    generator.randn(N_SPECIAL, n_embd)  # the special rows, see `pretrained.add_special_rows`
+    generator.randn(N_SPECIAL, n_embd)  # the special rows, see `warm_start.add_special_rows`
     for _ in range(epoch):
         generator.permutation(n_examples)
     return generator.permutation(n_examples)

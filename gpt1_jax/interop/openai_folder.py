@@ -29,7 +29,7 @@ from gpt1_jax.interop.openai_shards import COPY_AGAIN, Shard, find_shards, read_
 from gpt1_jax.model import GPT1Config, param_shapes
 
 SHAPES = "params_shapes.json"
-N_HEAD = 12
+N_HEAD = GPT1Config.n_head  # the release's
 
 Entry = tuple[str, list[int]]  # an array's name and its shape
 
