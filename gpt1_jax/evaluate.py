@@ -21,7 +21,7 @@ from gpt1_jax.data.prepare import prepare_shards
 from gpt1_jax.data.shards import TokenShards
 from gpt1_jax.data.split import Split
 from gpt1_jax.data.windows import heldout_windows
-from gpt1_jax.errors import InputError
+from gpt1_jax.errors import InputError, quoted
 from gpt1_jax.files import make_directory
 from gpt1_jax.losses import LossConfig
 from gpt1_jax.model import GPT1, ReadOut
@@ -99,7 +99,7 @@ class EvaluateConfig:
     Attributes:
       source: a text as in `PretrainConfig.source`; gives perplexity and bits per byte of any model. Empty: the run's
         own held-out text for a pre-trained model, its task for a fine-tuned one.
-      splits: of the task.
+      splits: of the task; empty: its labelled validation splits.
       data: labelled files to evaluate instead of the task's splits; columns as in the run's own, or called like the
         kind's fields and "label" where the run was on a named data set.
       unlabelled: `data` has no labels: there are predictions, and no metrics.
@@ -116,7 +116,7 @@ class EvaluateConfig:
     """
 
     source: str = ""
-    splits: tuple[str, ...] = ("validation",)
+    splits: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
     unlabelled: bool = False
     predictions: str = ""
@@ -143,11 +143,10 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
     _check(config)
     checkpoint = Path(checkpoint)
     stored = read_config(checkpoint) if format_of(checkpoint) == "gpt1_jax" else {}
-    names = ("test",) if config.data else config.splits
     if config.zero_shot:
         heuristic = make_heuristic(config.zero_shot, config.label_words, config.score)
         spec = zero_shot_spec(heuristic, task=config.task, own=_own_task(stored), data=config.data)
-        _check_splits(config, spec, names)
+        names = _splits(config, spec)
     model, params, tokenizer = load_pretrained(checkpoint, step=config.step)
     mesh = make_mesh(config.mesh)
     check_mesh(mesh, batch_size=config.batch_size, n_head=model.config.n_head)
@@ -165,7 +164,7 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
     if model.readout is None:
         raise InputError(f"{checkpoint} is a language model without a task head; give a text source, or fine-tune it")
     spec = _spec_for_head(config, checkpoint, stored, model.readout)
-    _check_splits(config, spec, names)
+    names = _splits(config, spec)
     splits, predicted = {}, {}
     for name, examples in load_examples(spec, names).items():
         splits[name] = encode_task_split(
@@ -265,16 +264,21 @@ def _spec_for_head(config: EvaluateConfig, checkpoint: Path, stored: Mapping[str
     return make_spec(task)
 
 
-def _check_splits(config: EvaluateConfig, spec: TaskSpec, names: Sequence[str]) -> None:
-    """Refuses splits of which there would be no result."""
+def _splits(config: EvaluateConfig, spec: TaskSpec) -> tuple[str, ...]:
+    """What is evaluated; refuses splits of which there would be no result."""
+    names = ("test",) if config.data else config.splits or spec.validation_splits
     if not names:
-        raise InputError("splits is empty; name those to evaluate, such as validation, or give data")
+        raise InputError(
+            f"splits is empty, and the task has no validation split with labels; name some of {quoted(spec.splits)}, "
+            "or give data"
+        )
     unlabelled = [name for name in names if not spec.is_labelled(name)]
     if unlabelled and not config.predictions:
         remedy = "" if config.zero_shot else "give a folder for its predictions, such as predictions=out, or "
         raise InputError(
             f"splits: {unlabelled[0]!r} has no labels, so there are no metrics; {remedy}name another split"
         )
+    return names
 
 
 def results_table(results: Mapping[str, Any]) -> str:

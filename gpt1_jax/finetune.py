@@ -165,7 +165,7 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
         buckets = _buckets(config, splits, model.config.n_ctx)
         weighted = with_class_weights(splits["train"], config.class_weights, model.readout)
         batches = _train_batches(config, weighted, model.config.n_embd, buckets)
-        validations = [name for name in splits if name.startswith("validation") and spec.is_labelled(name)]
+        validations = [name for name in spec.validation_splits if name in splits]
         evaluators = {
             name: TaskEvaluator(model, mesh, split, batch_size=config.batch_size, buckets=buckets)
             for name, split in splits.items()

@@ -2,7 +2,8 @@
 
     python launch/evaluate.py --checkpoint=runs/books                              # its own held-out text
     python launch/evaluate.py --checkpoint=runs/books --source='text:other/*.txt'  # any text
-    python launch/evaluate.py --checkpoint=runs/reviews --split=validation         # the run's own task
+    python launch/evaluate.py --checkpoint=runs/reviews                            # the run's own task, validation
+    python launch/evaluate.py --checkpoint=runs/reviews --split=train,test         # its other splits
     python launch/evaluate.py --checkpoint=runs/reviews --data=other.csv           # other rows with the same columns
     python launch/evaluate.py --checkpoint=runs/reviews --data=new.csv --unlabelled --predictions=out
     python launch/evaluate.py --checkpoint=runs/books --zero_shot=sst2 --data=reviews.csv --field=text=review
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Workdir of a run.", required=True)
 SOURCE = flags.DEFINE_string("source", "", "Text: text:GLOB, jsonl:GLOB#field or tfds:NAME.")
-SPLIT = flags.DEFINE_list("split", ["validation"], "Splits of the run's task.")
+SPLIT = flags.DEFINE_list("split", [], "Splits of the run's task; default: for validation, those with labels.")
 PREDICTIONS = flags.DEFINE_string(
     "predictions", "", "Folder for the predictions of a task's splits or of --data, their report and submission files."
 )

@@ -155,7 +155,10 @@ def test_what_cannot_be_asked_zero_shot(pretrained, corpus, tmp_path):
             {"zero_shot": "sst2", "task": {"test": data, "labels": ["a", "b"]}, "splits": ["test"]},
             "none for the label 'a'",
         ),
-        ({"zero_shot": "sst2", "task": {"test": data}, "splits": []}, "splits is empty"),
+        (
+            {"zero_shot": "sst2", "task": {"test": data}, "splits": []},
+            "no validation split with labels; name some of 'test'",
+        ),
         ({"zero_shot": "sst2", "task": {"test": data, "unlabelled": ["test"]}, "splits": ["test"]}, "has no labels"),
         ({"zero_shot": "{text} {label}", "data": data}, "labels: task 'custom' learns them from its training split"),
     ]:

@@ -77,12 +77,11 @@ def test_predict_and_evaluate_agree_with_the_run(finetuned, corpus, tmp_path):
     labels, probabilities = predict(model, params, tokenizer, texts)
     with pytest.raises(InputError, match="is a single example"):
         predict(model, params, tokenizer, "a text that is no list")
-    with pytest.raises(InputError, match="splits is empty"):
-        evaluate.run(workdir, {"splits": ()})
     stored = read_predictions(workdir / "predictions" / "test.jsonl")
     assert labels == [p.label for p in stored]
     np.testing.assert_allclose(probabilities[:, 0], [p.probabilities["negative"] for p in stored], atol=1e-5)
     np.testing.assert_allclose(probabilities.sum(1), 1, atol=1e-5)
+    assert set(evaluate.run(workdir, {"batch_size": 8})) == {"validation"}
     again = evaluate.run(workdir, {"splits": ("test",), "batch_size": 16})
     assert again["test"] == pytest.approx(result.metrics["test"], abs=1e-5)
     other = evaluate.run(workdir, {"data": (str(corpus / "test.csv"),), "batch_size": 8})

@@ -146,14 +146,17 @@ class TaskSpec:
         return (*self.sources, *self.held_out)
 
     @property
+    def validation_splits(self) -> tuple[str, ...]:
+        """The labelled splits called "validation" or "validation_..." (MultiNLI's matched and mismatched ones)."""
+        return tuple(split for split in self.splits if split.startswith("validation") and self.is_labelled(split))
+
+    @property
     def selection_split(self) -> str | None:
-        """The split whose first metric chooses the best checkpoint: "validation", or the first one called
-        "validation_..." (MultiNLI's matched one); None if there is none or it has no labels.
+        """The split whose first metric chooses the best checkpoint: "validation", else the first of
+        `validation_splits`; None if there is none.
         """
-        for split in ("validation", *self.splits):
-            if split in self.splits and split.startswith("validation") and self.is_labelled(split):
-                return split
-        return None
+        splits = self.validation_splits
+        return "validation" if "validation" in splits else next(iter(splits), None)
 
     def is_labelled(self, split: str) -> bool:
         """Whether the labels of `split` are known.

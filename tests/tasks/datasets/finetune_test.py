@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_jax import finetune
+from gpt1_jax import evaluate, finetune
 
 CONFIG = Path(__file__).parents[3] / "configs" / "finetune.py"
 
@@ -57,5 +57,11 @@ def test_a_data_set_is_learned_from_its_official_files(name, get_config, folders
         lines = (tmp_path / "run" / "predictions" / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
         assert lines
         assert all(("gold" in json.loads(line)) == labelled for line in lines)
+    again = evaluate.run(tmp_path / "run", {"batch_size": 8})
+    assert again == {
+        split: pytest.approx(result.metrics[split], abs=1e-5)
+        for split in SPLITS[name]
+        if split.startswith("validation")
+    }
     sent = {path.name for path in (tmp_path / "run").rglob("*.tsv")}
     assert bool(sent) == (not all(SPLITS[name].values()))
