@@ -11,7 +11,7 @@ import numpy as np
 
 from gpt1_jax import tokenizers
 from gpt1_jax.interop.openai_folder import N_HEAD
-from gpt1_jax.model import GPT1, count_parameters
+from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.pretrained import Params, format_of, load_pretrained, save_pretrained
 from gpt1_jax.tokenizers import MissingTokenizer, Tokenizer
 
@@ -25,7 +25,7 @@ class Conversion:
     Attributes:
       source, target: the folders.
       source_format, target_format: theirs, of `gpt1_jax.pretrained.FORMATS`.
-      model: the model as `load_pretrained(target)` gives it.
+      model: the model as `load_pretrained(target)` gives it, with the n_head and activation of the source.
       params: its parameters.
       tokenizer: its tokenizer.
       left_out: what the target's format has no room for.
@@ -112,6 +112,8 @@ def run(
     written, written_params, written_tokenizer = load_pretrained(
         target, n_head=model.config.n_head if format == "openai" else None
     )
+    if format == "openai":  # whose layout does not say it either
+        written = GPT1(dataclasses.replace(written.config, activation=model.config.activation), written.readout)
     n_compared = _compare(model, params, written, written_params)
     return Conversion(
         source,
@@ -175,4 +177,6 @@ def _left_out(model: GPT1, written: GPT1, format: str) -> tuple[str, ...]:
         left_out.append("the task head")
     if format == "openai" and model.config.n_head != N_HEAD:
         left_out.append(f"the number of heads: load it with n_head={model.config.n_head}")
+    if format == "openai" and model.config.activation != GPT1Config.activation:
+        left_out.append(f"the activation: set activation={model.config.activation!r} in the config that is loaded")
     return tuple(left_out)

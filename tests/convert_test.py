@@ -1,5 +1,6 @@
 """Between the three formats and back: every byte returns, logits are compared, and what is left out is said."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -94,6 +95,15 @@ def test_a_model_that_the_format_cannot_express_leaves_nothing(pretrained, tmp_p
     with pytest.raises(InputError, match="kind='similarity'"):
         save_pretrained(tmp_path / "theirs", model, params, tokenizer, format="huggingface")
     save_pretrained(tmp_path / "theirs", model, params, tokenizer)  # the folder can be used
+
+
+def test_an_activation_that_the_layout_does_not_say_is_named(pretrained, tmp_path):
+    model, params, tokenizer = load_pretrained(pretrained)
+    model = GPT1(dataclasses.replace(model.config, activation="relu"))
+    save_pretrained(tmp_path / "ours", model, params, tokenizer)
+    done = convert.run(tmp_path / "ours", tmp_path / "theirs", "openai")
+    assert "activation='relu'" in str(done)
+    assert done.model == model
 
 
 def test_weights_that_compute_something_else_are_found(pretrained):
