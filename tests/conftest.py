@@ -16,6 +16,13 @@ os.environ["XLA_FLAGS"] = f"{FLAGS} {os.environ.get('XLA_FLAGS', '')}"
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+from absl import logging  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _absl_to_caplog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The absl logger does not propagate once absl.app has run in this process."""
+    monkeypatch.setattr(logging.get_absl_logger(), "propagate", True)
 
 
 @pytest.fixture(scope="session")

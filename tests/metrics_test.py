@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl import logging
 
 from gpt1_jax.errors import InputError
 from gpt1_jax.metrics import MetricsWriter, Progress, read_metrics
@@ -203,16 +202,6 @@ def test_a_tensorboard_that_fails_later_is_given_up_too(
             writer.write(step, {"loss": 1.0})
     assert steps(tmp_path) == list(range(1, 40))
     assert len(caplog.records) == 1
-
-
-@pytest.fixture(autouse=True)
-def _absl_to_caplog(caplog: pytest.LogCaptureFixture):
-    """The absl logger does not propagate once absl.app has run in this process."""
-    logger = logging.get_absl_logger()
-    before = logger.propagate
-    logger.propagate = True
-    yield
-    logger.propagate = before
 
 
 # --- Progress -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from absl import logging
 
 from gpt1_jax.errors import InputError
 from gpt1_jax.interop.openai_folder import (
@@ -83,16 +82,6 @@ def random_params(config: GPT1Config, readout: ReadOut | None = None) -> Any:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return put(tmp_path / "model")
-
-
-@pytest.fixture(autouse=True)
-def _absl_to_caplog(caplog: pytest.LogCaptureFixture):
-    """The absl logger does not propagate once absl.app has run in this process."""
-    logger = logging.get_absl_logger()
-    before = logger.propagate
-    logger.propagate = True
-    yield
-    logger.propagate = before
 
 
 # --- There and back -------------------------------------------------------------------------------------------------

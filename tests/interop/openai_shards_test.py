@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from absl import logging
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -37,16 +36,6 @@ def bits(array: np.ndarray) -> np.ndarray:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return put(tmp_path / "whole", np.array_split(VALUES, 10))
-
-
-@pytest.fixture(autouse=True)
-def _absl_to_caplog(caplog: pytest.LogCaptureFixture):
-    """The absl logger does not propagate once absl.app has run in this process."""
-    logger = logging.get_absl_logger()
-    before = logger.propagate
-    logger.propagate = True
-    yield
-    logger.propagate = before
 
 
 @quick
