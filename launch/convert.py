@@ -1,9 +1,10 @@
 """Converts a model between OpenAI's released layout, Hugging Face's and ours.
 
     python launch/convert.py --source=finetune-transformer-lm/model --target=gpt1 --format=gpt1_jax
-    python launch/convert.py --source=runs/reviews --target=reviews-hf --format=huggingface
+    python launch/convert.py --source=runs/books --target=books-hf --format=huggingface
 
 The source is a workdir of a run, a converted folder, OpenAI's folder, or a Hugging Face folder of an openai-gpt model.
+Hugging Face's classification head has no bias: only a run with --config.model.clf_bias=False goes into that layout.
 Prints what was written, after loading it again and comparing its logits with the source's.
 """
 
