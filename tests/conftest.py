@@ -74,6 +74,21 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def custom() -> Callable[..., Any]:
+    """The task that a `TaskConfig` makes of these settings; one file may stand for a list of one."""
+    from gpt1_jax.config import from_config
+    from gpt1_jax.tasks.config import TaskConfig, make_spec
+
+    def make(**settings: Any) -> Any:
+        for split in {"train", "validation", "test"} & set(settings):
+            files = settings[split] if isinstance(settings[split], list | tuple) else [settings[split]]
+            settings[split] = [str(file) for file in files]
+        return make_spec(from_config(TaskConfig, settings, where="task"))
+
+    return make
+
+
 def pretrain_config(corpus: Path, **changes: Any) -> dict[str, Any]:
     """A pre-training run of seconds on the eight devices; `changes` go into the top level or into its sections."""
     config = {

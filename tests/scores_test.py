@@ -11,7 +11,6 @@ from gpt1_jax.errors import InputError
 from gpt1_jax.model_config import ReadOut
 from gpt1_jax.scores import predicted_scores, score_loss, soft_targets
 from gpt1_jax.tasks.readout import default_points, make_readout
-from gpt1_jax.tasks.spec import custom
 
 STSB = ReadOut("similarity", score_range=(0.0, 5.0), score_points=6)
 LEE = ReadOut("similarity", score_range=(0.2, 1.0), score_points=5)
@@ -119,7 +118,7 @@ def test_points_by_default(score_range, points):
     assert default_points(score_range) == points
 
 
-def test_a_task_says_how_its_scores_are_read_out():
+def test_a_task_says_how_its_scores_are_read_out(custom):
     def readout(**settings):
         return make_readout(custom(train="a.csv", kind="similarity", score_range=(0, 5), **settings))
 
@@ -135,11 +134,11 @@ def test_a_task_says_how_its_scores_are_read_out():
         ({"score_loss": "hinge"}, "score_loss: 'hinge' is not one of 'soft', 'squared'"),
         ({"score_points": 1}, "score_points=1 .*at least 2"),
         ({"score_points": 6, "score_loss": "squared"}, "score_points=6 with score_loss='squared'"),
-        ({"score_range": None, "score_points": 6}, "the task has classes"),
-        ({"score_range": None, "score_loss": "squared"}, "the task has classes"),
+        ({"score_range": (), "score_points": 6}, "the task has classes"),
+        ({"score_range": (), "score_loss": "squared"}, "the task has classes"),
     ],
 )
-def test_what_a_task_cannot_say(changes, message):
+def test_what_a_task_cannot_say(custom, changes, message):
     with pytest.raises(InputError, match=message):
         custom(train="a.csv", kind="similarity", **{"score_range": (0, 5), **changes})
 

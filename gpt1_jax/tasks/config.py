@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpt1_jax.errors import InputError, did_you_mean, quoted
 from gpt1_jax.tasks.datasets import glue, nli, official, race, story_cloze
-from gpt1_jax.tasks.spec import FIELDS, OPTIONAL_FIELDS, TaskSpec, custom
+from gpt1_jax.tasks.spec import FIELDS, KINDS, OPTIONAL_FIELDS, Source, TaskSpec, check_choice
+
+DEFAULT_METRICS: Mapping[str, tuple[str, ...]] = {
+    "classification": ("accuracy", "f1"),
+    "entailment": ("accuracy", "f1"),
+    "similarity": ("accuracy", "f1"),
+    "multiple_choice": ("accuracy",),
+}
+DEFAULT_SCORE_METRICS = ("pearson", "spearman")
+DEFAULT_VALIDATION_FRACTION = 0.1
 
 
 def _no_columns() -> dict[str, str]:
@@ -81,32 +90,45 @@ class TaskConfig:
 
 
 def _custom(config: TaskConfig) -> TaskSpec:
+    """A task made of the user's own files."""
     if config.data:
         raise InputError(
             f"task.data={config.data!r} is where a named data set is; task.name='custom' has its files in task.train"
         )
     if not (config.train or config.validation or config.test):
         raise InputError("task.train is empty; name the CSV, TSV or JSONL files of the training examples")
-    return custom(
-        train=config.train or None,
-        validation=config.validation or None,
-        test=config.test or None,
+    check_choice("kind", config.kind, KINDS)
+    files = {split: getattr(config, split) for split in ("train", "validation", "test") if getattr(config, split)}
+    for split in config.unlabelled:
+        check_choice("unlabelled", split, files)
+    validation_fraction = config.validation_fraction
+    if validation_fraction is None:
+        can_split = "train" in files and "validation" not in files and "train" not in config.unlabelled
+        validation_fraction = DEFAULT_VALIDATION_FRACTION if can_split else 0.0
+    held_out = {"validation": validation_fraction, "test": config.test_fraction}
+    for split, fraction in held_out.items():
+        if not 0 <= fraction < 1:
+            raise InputError(f"{split}_fraction={fraction} must be at least 0 and below 1")
+    options = _reading(config)
+    return TaskSpec(
+        name=config.name,
         kind=config.kind,
+        sources={
+            split: Source(paths, labelled=split not in config.unlabelled, options=options)
+            for split, paths in files.items()
+        },
         fields=_columns(config),
         label=config.label,
         labels=config.labels or None,
         score_range=config.score_range or None,
         score_loss=config.score_loss,
         score_points=config.score_points,
-        metrics=config.metrics or None,
-        unlabelled=config.unlabelled,
-        validation_fraction=config.validation_fraction,
-        test_fraction=config.test_fraction,
+        metrics=config.metrics or (DEFAULT_SCORE_METRICS if config.score_range else DEFAULT_METRICS[config.kind]),
+        held_out={split: fraction for split, fraction in held_out.items() if fraction != 0},
         split_seed=config.split_seed,
         drop_labels=config.drop_labels,
         id=config.id,
         allow_empty=config.allow_empty,
-        options=_reading(config),
     )
 
 
@@ -130,7 +152,7 @@ def _columns(config: TaskConfig) -> dict[str, str | tuple[str, ...]]:
             raise InputError(f"task.fields.{field}={text!r}: a column between two commas has no name")
         if text:
             named[field] = columns if len(columns) > 1 else text
-    own = {field: field for field in FIELDS.get(config.kind, ())}
+    own = {field: field for field in FIELDS[config.kind]}
     if set(OPTIONAL_FIELDS) & set(named):
         own = {field: column for field, column in own.items() if field not in OPTIONAL_FIELDS}
     return {**own, **named}

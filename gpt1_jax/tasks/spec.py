@@ -2,14 +2,13 @@
 
 A task is a kind (section 3.3 of the paper: how an example becomes token sequences), the files of its splits, which
 columns are its fields and its label, its label names and its metrics. A new task is one more `TaskSpec`; a user's own
-is made by `custom`.
+is made of a `gpt1_jax.tasks.config.TaskConfig`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -30,17 +29,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 OPTIONAL_FIELDS = ("context", "question")
 """Multiple choice needs one of the two."""
 
-DEFAULT_METRICS: Mapping[str, tuple[str, ...]] = {
-    "classification": ("accuracy", "f1"),
-    "entailment": ("accuracy", "f1"),
-    "similarity": ("accuracy", "f1"),
-    "multiple_choice": ("accuracy",),
-}
-DEFAULT_SCORE_METRICS = ("pearson", "spearman")
 SCORE_LOSSES = ("soft", "squared")
-DEFAULT_VALIDATION_FRACTION = 0.1
-
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +123,7 @@ class TaskSpec:
     homepage: str = ""
 
     def __post_init__(self) -> None:
-        _check_choice("kind", self.kind, KINDS)
+        check_choice("kind", self.kind, KINDS)
         self._check_fields()
         self._check_labels()
         self._check_splits()
@@ -164,7 +153,7 @@ class TaskSpec:
         Raises:
           InputError: for a split the task does not have.
         """
-        _check_choice("split", split, self.splits)
+        check_choice("split", split, self.splits)
         return self.sources["train" if split in self.held_out else split].labelled
 
     def id_column(self, split: str) -> str | None:
@@ -183,7 +172,7 @@ class TaskSpec:
     def _check_fields(self) -> None:
         known = FIELDS[self.kind]
         for field in self.fields:
-            _check_choice(f"fields of kind {self.kind!r}", field, known)
+            check_choice(f"fields of kind {self.kind!r}", field, known)
         missing = [field for field in known if field not in self.fields and field not in OPTIONAL_FIELDS]
         if self.kind == "multiple_choice" and not set(OPTIONAL_FIELDS) & set(self.fields):
             missing = [" or ".join(OPTIONAL_FIELDS), *missing]
@@ -228,7 +217,7 @@ class TaskSpec:
             raise InputError("score_range: multiple choice has answers, not scores; use another kind")
         if self.labels is not None:
             raise InputError(f"score_range={score_range} and labels={self.labels!r}: a label is a number or a name")
-        _check_choice("score_loss", self.score_loss, SCORE_LOSSES)
+        check_choice("score_loss", self.score_loss, SCORE_LOSSES)
         if self.score_points is not None and (self.score_points < 2 or self.score_loss != "soft"):
             raise InputError(
                 f"score_points={self.score_points} with score_loss={self.score_loss!r}: at least 2 points, and none "
@@ -239,7 +228,7 @@ class TaskSpec:
         if not self.metrics:
             raise InputError(f"metrics: none given; the first chooses the best checkpoint; allowed are {quoted(known)}")
         for metric in self.metrics:
-            _check_choice("metrics" if self.score_range is None else "metrics of scores", metric, known)
+            check_choice("metrics" if self.score_range is None else "metrics of scores", metric, known)
         if self.metrics[0] in LOWER_IS_BETTER:
             raise InputError(
                 f"metrics: {self.metrics[0]!r} is smaller the better it is, and cannot choose the best checkpoint; put "
@@ -267,89 +256,11 @@ class TaskSpec:
             raise InputError(f"held_out={dict(self.held_out)!r}: the fractions leave nothing to train on")
 
 
-def custom(
-    *,
-    train: Paths | None = None,
-    validation: Paths | None = None,
-    test: Paths | None = None,
-    kind: Kind = "classification",
-    fields: Mapping[str, str | Sequence[str]] | None = None,
-    label: str | None = "label",
-    labels: Sequence[str] | None = None,
-    score_range: Sequence[float] | None = None,
-    score_loss: str = "soft",
-    score_points: int | None = None,
-    metrics: Sequence[str] | None = None,
-    unlabelled: Sequence[str] = (),
-    validation_fraction: float | None = None,
-    test_fraction: float = 0.0,
-    split_seed: int = 0,
-    drop_labels: Sequence[str] = (),
-    id: str | None = None,
-    allow_empty: bool = False,
-    options: Mapping[str, Any] | None = None,
-    name: str = "custom",
-) -> TaskSpec:
-    """A task made of the user's own CSV, TSV or JSONL files.
-
-    Args:
-      train, validation, test: a file or several for each split.
-      kind, label, labels, score_range, score_loss, score_points, split_seed, drop_labels, id, allow_empty, name: see
-        `TaskSpec`.
-      fields: canonical field to column(s); by default the columns are called like the fields.
-      metrics: by default accuracy, and F1 unless the kind is multiple choice; of scores Pearson's and Spearman's
-        correlation.
-      unlabelled: splits whose files have no labels, such as ("test",).
-      validation_fraction: without `validation` files, this part of the training rows (0.1 unless said; 0: none).
-      test_fraction: without `test` files, this part of the training rows.
-      options: passed to `gpt1_jax.data.tables.read_rows` for every file: `header`, `quoting`, `format`,
-        `repair`.
+def check_choice(what: str, value: object, allowed: Sequence[str] | Mapping[str, Any]) -> None:
+    """Refuses a `value` that is not allowed; `what` names it.
 
     Raises:
-      InputError: if the parts do not fit together.
+      InputError: with what is allowed.
     """
-    _check_choice("kind", kind, KINDS)
-    files = {"train": train, "validation": validation, "test": test}
-    for split in unlabelled:
-        _check_choice("unlabelled", split, [split for split, paths in files.items() if paths is not None])
-    sources = {
-        split: Source(_as_paths(paths), labelled=split not in unlabelled, options=dict(options or {}))
-        for split, paths in files.items()
-        if paths is not None
-    }
-    if validation_fraction is None:
-        can_split = train is not None and validation is None and "train" not in unlabelled
-        validation_fraction = DEFAULT_VALIDATION_FRACTION if can_split else 0.0
-    held_out = {"validation": validation_fraction, "test": test_fraction}
-    for split, fraction in held_out.items():
-        if not 0 <= fraction < 1:
-            raise InputError(f"{split}_fraction={fraction} must be at least 0 and below 1")
-    default_metrics = DEFAULT_METRICS[kind] if score_range is None else DEFAULT_SCORE_METRICS
-    if fields is None:
-        fields = {field: field for field in FIELDS[kind]}
-    return TaskSpec(
-        name=name,
-        kind=kind,
-        sources=sources,
-        fields={field: column if isinstance(column, str) else tuple(column) for field, column in fields.items()},
-        label=label,
-        labels=None if labels is None else tuple(labels),
-        score_range=None if score_range is None else tuple(score_range),
-        score_loss=score_loss,
-        score_points=score_points,
-        metrics=default_metrics if metrics is None else tuple(metrics),
-        held_out={split: fraction for split, fraction in held_out.items() if fraction != 0},
-        split_seed=split_seed,
-        drop_labels=tuple(drop_labels),
-        id=id,
-        allow_empty=allow_empty,
-    )
-
-
-def _as_paths(paths: Paths) -> tuple[str, ...]:
-    return (os.fspath(paths),) if isinstance(paths, str | os.PathLike) else tuple(os.fspath(path) for path in paths)
-
-
-def _check_choice(what: str, value: object, allowed: Sequence[str] | Mapping[str, Any]) -> None:
     if value not in allowed:
         raise InputError(f"{what}: {value!r} is not one of {quoted(allowed)}{did_you_mean(str(value), allowed)}")

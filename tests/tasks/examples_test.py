@@ -1,5 +1,6 @@
 """Rows to examples: fields, labels, ids and held-out splits."""
 
+import dataclasses
 import json
 from collections import Counter
 
@@ -7,7 +8,6 @@ import pytest
 
 from gpt1_jax.errors import InputError
 from gpt1_jax.tasks.examples import label_index, label_names, load_examples, make_examples
-from gpt1_jax.tasks.spec import custom
 
 
 def write(folder, name, *lines):
@@ -20,11 +20,11 @@ def write_jsonl(folder, name, *rows):
     return write(folder, name, *map(json.dumps, rows))
 
 
-def test_classification_from_csv(tmp_path):
+def test_classification_from_csv(custom, tmp_path):
     train = write(tmp_path, "train.csv", "review,stars", '"good, really",5', "bad,1")
     test = write(tmp_path, "test.csv", "review", "who knows")
     spec = custom(
-        train=train, test=test, fields={"text": "review"}, label="stars", unlabelled=("test",), validation_fraction=0
+        train=train, test=test, fields={"text": "review"}, label="stars", unlabelled=("test",), validation_fraction=0.0
     )
     examples = load_examples(spec)
     assert [(e.id, e.fields, e.label) for e in examples["train"]] == [
@@ -35,7 +35,7 @@ def test_classification_from_csv(tmp_path):
     assert label_names(spec, examples["train"]) == ("1", "5")
 
 
-def test_multiple_choice_from_json_lists_and_from_columns(tmp_path):
+def test_multiple_choice_from_json_lists_and_from_columns(custom, tmp_path):
     rows = [
         {"story": "s", "ask": "q", "ends": ["a", "b", "c"], "gold": 2},
         {"story": "", "ask": "q", "ends": ["a", "b"], "gold": 0},
@@ -46,7 +46,7 @@ def test_multiple_choice_from_json_lists_and_from_columns(tmp_path):
         fields={"context": "story", "question": "ask", "answers": "ends"},
         label="gold",
         labels=("0", "1", "2"),
-        validation_fraction=0,
+        validation_fraction=0.0,
     )
     train = load_examples(spec)["train"]
     assert train[0].fields == {"context": "s", "question": "q", "answers": ("a", "b", "c")}
@@ -56,9 +56,9 @@ def test_multiple_choice_from_json_lists_and_from_columns(tmp_path):
     spec = custom(
         train=table,
         kind="multiple_choice",
-        fields={"context": ("one", "two"), "answers": ("end1", "end2")},
+        fields={"context": "one,two", "answers": "end1,end2"},
         labels=("1", "2"),
-        validation_fraction=0,
+        validation_fraction=0.0,
     )
     assert load_examples(spec)["train"][0].fields == {
         "context": "It rained. We left.",
@@ -67,7 +67,7 @@ def test_multiple_choice_from_json_lists_and_from_columns(tmp_path):
     }
 
 
-def test_labels_are_learned_from_train_only_and_others_are_errors(tmp_path):
+def test_labels_are_learned_from_train_only_and_others_are_errors(custom, tmp_path):
     train = write(tmp_path, "train.csv", "text,label", "a,yes", "b,no")
     validation = write(tmp_path, "v.csv", "text,label", "c,no", "d,maybe")
     spec = custom(train=train, validation=validation)
@@ -79,47 +79,47 @@ def test_labels_are_learned_from_train_only_and_others_are_errors(tmp_path):
         label_index(examples["validation"][1], labels)
 
 
-def test_label_order_and_spelling(tmp_path):
+def test_label_order_and_spelling(custom, tmp_path):
     numbers = write(tmp_path, "a.csv", "text,label", "a,10", "b,9", "c,-1")
-    spec = custom(train=numbers, validation_fraction=0)
+    spec = custom(train=numbers, validation_fraction=0.0)
     assert label_names(spec, load_examples(spec)["train"]) == ("-1", "9", "10")
     mixed = write_jsonl(tmp_path, "a.jsonl", {"text": "a", "label": True}, {"text": "b", "label": False})
-    spec = custom(train=mixed, validation_fraction=0)
+    spec = custom(train=mixed, validation_fraction=0.0)
     assert label_names(spec, load_examples(spec)["train"]) == ("false", "true")
 
 
-def test_labels_that_cannot_be_learned(tmp_path, caplog):
+def test_labels_that_cannot_be_learned(custom, tmp_path, caplog):
     path = write(tmp_path, "a.csv", "text,label", "a,x", "b,x")
-    spec = custom(train=path, validation_fraction=0)
+    spec = custom(train=path, validation_fraction=0.0)
     with pytest.raises(InputError, match="all training examples of task 'custom' have the label 'x'"):
         label_names(spec, load_examples(spec)["train"])
     with pytest.raises(InputError, match="name them"):
         label_names(custom(test=path))
-    spec = custom(train=path, labels=("x", "y"), validation_fraction=0)
+    spec = custom(train=path, labels=("x", "y"), validation_fraction=0.0)
     assert label_names(spec, load_examples(spec)["train"]) == ("x", "y")
     assert "no training example has the label 'y'" in caplog.text
 
 
-def test_dropped_labels_are_counted(tmp_path, caplog):
+def test_dropped_labels_are_counted(custom, tmp_path, caplog):
     path = write(tmp_path, "a.csv", "text,label", "a,x", "b,-", "c,-", "d,y")
     with caplog.at_level("INFO", logger="absl"):
-        train = load_examples(custom(train=path, drop_labels=("-",), validation_fraction=0))["train"]
+        train = load_examples(custom(train=path, drop_labels=("-",), validation_fraction=0.0))["train"]
     assert [example.label for example in train] == ["x", "y"]
     assert "2 rows with label '-' dropped" in caplog.text
     with pytest.raises(InputError, match="no examples left"):
-        load_examples(custom(train=path, drop_labels=("-", "x", "y"), validation_fraction=0))
+        load_examples(custom(train=path, drop_labels=("-", "x", "y"), validation_fraction=0.0))
 
 
-def test_ids(tmp_path):
+def test_ids(custom, tmp_path):
     (tmp_path / "b").mkdir()
     one = write(tmp_path, "a.csv", "text,label,key", "a,x,k1", "b,y,k2")
     other = write(tmp_path / "b", "a.csv", "text,label,key", "c,x,k1", "d,y,k3")
-    by_line = load_examples(custom(train=[one, other], validation_fraction=0))["train"]
+    by_line = load_examples(custom(train=[one, other], validation_fraction=0.0))["train"]
     assert len({example.id for example in by_line}) == 4
-    by_column = load_examples(custom(train=one, id="key", validation_fraction=0))["train"]
+    by_column = load_examples(custom(train=one, id="key", validation_fraction=0.0))["train"]
     assert [example.id for example in by_column] == ["k1", "k2"]
     with pytest.raises(InputError, match=r"b/a\.csv:2: identifier 'k1' was used at .*a\.csv:2"):
-        load_examples(custom(train=[one, other], id="key", validation_fraction=0))
+        load_examples(custom(train=[one, other], id="key", validation_fraction=0.0))
 
 
 CHOICE = {"kind": "multiple_choice", "labels": ("0", "1")}
@@ -141,23 +141,23 @@ CHOICE = {"kind": "multiple_choice", "labels": ("0", "1")}
         ({"context": "c", "question": "", "answers": ["a", 1], "label": 0}, CHOICE, "a text is expected, got 1"),
     ],
 )
-def test_bad_rows_are_named(tmp_path, row, options, message):
+def test_bad_rows_are_named(custom, tmp_path, row, options, message):
     good = {"text": "a", "context": "c", "question": "q", "answers": ["a", "b"], "label": 0}
     path = write_jsonl(tmp_path, "a.jsonl", good, row)
     with pytest.raises(InputError, match=message):
-        load_examples(custom(train=path, validation_fraction=0, **options))
+        load_examples(custom(train=path, validation_fraction=0.0, **options))
 
 
-def test_empty_texts_are_kept_and_counted_when_asked_for(tmp_path, caplog):
+def test_empty_texts_are_kept_and_counted_when_asked_for(custom, tmp_path, caplog):
     path = write_jsonl(
         tmp_path, "a.jsonl", {"text_a": "a", "text_b": "", "label": 0}, {"text_a": "a", "text_b": "b", "label": 1}
     )
-    spec = custom(train=path, kind="similarity", allow_empty=True, validation_fraction=0)
+    spec = custom(train=path, kind="similarity", allow_empty=True, validation_fraction=0.0)
     assert [example.fields["text_b"] for example in load_examples(spec)["train"]] == ["", "b"]
     assert "1 examples with an empty text kept" in caplog.text
 
 
-def test_held_out_splits_are_logged_stratified_and_apart(tmp_path, caplog):
+def test_held_out_splits_are_logged_stratified_and_apart(custom, tmp_path, caplog):
     rows = [f"sentence {i % 90},{'xy'[i % 90 < 30]}" for i in range(100)]  # ten sentences twice
     spec = custom(train=write(tmp_path, "a.csv", "text,label", *rows), test_fraction=0.2, validation_fraction=0.1)
     with caplog.at_level("INFO", logger="absl"):
@@ -172,16 +172,18 @@ def test_held_out_splits_are_logged_stratified_and_apart(tmp_path, caplog):
     assert load_examples(spec, ["test"]) == {"test": examples["test"]}
 
 
-def test_options_reach_the_reader(tmp_path):
+def test_options_reach_the_reader(custom, tmp_path):
     path = write(tmp_path, "a.tsv", 'x\t"one', 'y\ttwo"')
-    options = {"header": ("label", "text"), "quoting": "none"}
-    train = load_examples(custom(train=path, options=options, validation_fraction=0))["train"]
+    options = {"header": ["label", "text"], "quoting": "none"}
+    train = load_examples(custom(train=path, **options, validation_fraction=0.0))["train"]
     assert [(example.label, example.fields["text"]) for example in train] == [("x", '"one'), ("y", 'two"')]
+    spec = custom(train=path)
+    sources = {"train": dataclasses.replace(spec.sources["train"], options={"sep": ";"})}
     with pytest.raises(InputError, match="options: 'sep' is not one of 'header', 'quoting'"):
-        load_examples(custom(train=path, options={"sep": ";"}))
+        load_examples(dataclasses.replace(spec, sources=sources))
 
 
-def test_too_few_rows_to_hold_any_out(tmp_path):
+def test_too_few_rows_to_hold_any_out(custom, tmp_path):
     path = write(tmp_path, "a.csv", "text,label", "a,x", "b,y")
     with pytest.raises(InputError, match="split 'validation' would be empty with 2 training rows"):
         load_examples(custom(train=path))

@@ -1,4 +1,4 @@
-"""TaskSpec: what it refuses, and the tasks that `custom` makes."""
+"""TaskSpec: what it refuses, and the tasks that are made of the user's own files."""
 
 import dataclasses
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from gpt1_jax.errors import InputError
-from gpt1_jax.tasks.spec import Source, Submission, TaskSpec, custom
+from gpt1_jax.tasks.spec import Source, Submission, TaskSpec
 
 
-def test_custom_defaults():
+def test_custom_defaults(custom):
     spec = custom(train="train.csv")
     assert spec.kind == "classification"
     assert spec.fields == {"text": "text"}
@@ -20,18 +20,18 @@ def test_custom_defaults():
     assert spec.columns("validation") == ("text", "label")
 
 
-def test_custom_with_files_for_each_split():
+def test_custom_with_files_for_each_split(custom):
     spec = custom(
         train=["a.csv", Path("b.tsv")],
         validation="v.jsonl",
         test="t.csv",
         kind="entailment",
-        fields={"premise": ["title", "body"], "hypothesis": "claim"},
+        fields={"premise": "title,body", "hypothesis": "claim"},
         label="gold",
         labels=["no", "yes"],
         unlabelled=["test"],
         id="key",
-        options={"quoting": "none"},
+        quoting="none",
     )
     assert spec.held_out == {}
     assert spec.sources["train"].paths == ("a.csv", "b.tsv")
@@ -42,7 +42,7 @@ def test_custom_with_files_for_each_split():
     assert not spec.is_labelled("test")
 
 
-def test_a_task_without_training_files_is_for_evaluation():
+def test_a_task_without_training_files_is_for_evaluation(custom):
     assert custom(test="t.csv").splits == ("test",)
 
 
@@ -51,33 +51,45 @@ def test_a_task_without_training_files_is_for_evaluation():
     [
         ({"kind": "regression"}, "kind: 'regression' is not one of 'classification', 'entailment'"),
         ({"fields": {"txt": "text"}}, "fields of kind 'classification': 'txt' is not one of 'text'"),
-        ({"fields": {}}, "fields: kind 'classification' needs text"),
-        ({"kind": "entailment", "fields": {"premise": "a"}}, "needs hypothesis; have 'premise'"),
-        ({"kind": "multiple_choice", "labels": ("0", "1"), "fields": {"answers": "a"}}, "needs context or question"),
         ({"kind": "multiple_choice"}, "multiple choice needs the answers' names"),
-        ({"label": None}, "label: no column given, yet a split is labelled"),
         ({"labels": ("yes",)}, "at least two names"),
         ({"labels": ("yes", "yes")}, "each once"),
-        ({"labels": (0, 1)}, "0 is not a non-empty string"),
-        ({"metrics": ()}, "metrics: none given"),
+        ({"labels": ("", "yes")}, "'' is not a non-empty string"),
         ({"metrics": ("acuracy",)}, "metrics: 'acuracy' is not one of 'accuracy', 'f1'.*; did you mean 'accuracy'"),
         ({"metrics": ("calibration_error", "f1")}, "'calibration_error' is smaller the better it is"),
-        ({"train": None}, "sources: no split given"),
-        ({"train": []}, r"sources\['train'\]: no file given"),
+        ({"train": []}, "task.train is empty; name the CSV"),
         ({"unlabelled": ("test",)}, "unlabelled: 'test' is not one of 'train'"),
         ({"validation": "v.csv", "validation_fraction": 0.2}, r"held_out\['validation'\]: the split has its own files"),
         ({"validation_fraction": 1.5}, r"validation_fraction=1\.5"),
         ({"validation_fraction": 0.5, "test_fraction": 0.5}, "leave nothing to train on"),
-        ({"train": None, "test": "t.csv", "validation_fraction": 0.1}, "from a labelled 'train' split"),
+        ({"train": [], "test": "t.csv", "validation_fraction": 0.1}, "from a labelled 'train' split"),
         ({"unlabelled": ("train",), "test_fraction": 0.1}, "from a labelled 'train' split"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(change, message):
+def test_parts_that_do_not_fit_are_refused(custom, change, message):
     with pytest.raises(InputError, match=message):
         custom(**{"train": "train.csv", **change})
 
 
-def test_metrics_of_scores():
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fields": {}}, "fields: kind 'classification' needs text"),
+        ({"kind": "entailment", "fields": {"premise": "a"}}, "needs hypothesis; have 'premise'"),
+        ({"kind": "multiple_choice", "labels": ("0", "1"), "fields": {"answers": "a"}}, "needs context or question"),
+        ({"label": None}, "label: no column given, yet a split is labelled"),
+        ({"labels": (0, 1)}, "0 is not a non-empty string"),
+        ({"metrics": ()}, "metrics: none given"),
+        ({"sources": {}}, "sources: no split given"),
+        ({"sources": {"train": Source(())}}, r"sources\['train'\]: no file given"),
+    ],
+)
+def test_a_spec_that_no_config_makes_is_refused(custom, change, message):
+    with pytest.raises(InputError, match=message):
+        dataclasses.replace(custom(train="train.csv"), **change)
+
+
+def test_metrics_of_scores(custom):
     scores = {"labels": None, "score_range": (0.0, 5.0)}
     spec = dataclasses.replace(custom(train="train.csv"), **scores, metrics=("pearson", "spearman"))
     with pytest.raises(InputError, match="metrics of scores: 'accuracy' is not one of 'pearson', 'spearman'"):
@@ -100,7 +112,7 @@ def test_the_split_that_chooses_the_checkpoint(splits, selection):
     assert spec.selection_split == selection
 
 
-def test_a_held_out_split_chooses_the_checkpoint():
+def test_a_held_out_split_chooses_the_checkpoint(custom):
     assert custom(train="train.csv").selection_split == "validation"
 
 
@@ -112,7 +124,7 @@ def test_a_split_may_have_identifiers_of_its_own():
     assert dataclasses.replace(spec, id="key").columns("train") == ("text", "label", "key")
 
 
-def test_a_submission_has_a_word_for_each_label():
+def test_a_submission_has_a_word_for_each_label(custom):
     spec = custom(train="train.csv", labels=("no", "yes"))
     submission = Submission({"test": "mine.tsv"}, ("0", "1"))
     spec = dataclasses.replace(spec, submission=submission)
@@ -120,6 +132,6 @@ def test_a_submission_has_a_word_for_each_label():
         dataclasses.replace(spec, labels=("no", "yes", "maybe"))
 
 
-def test_an_unknown_split():
+def test_an_unknown_split(custom):
     with pytest.raises(InputError, match="split: 'dev' is not one of 'train', 'validation'"):
         custom(train="train.csv").is_labelled("dev")

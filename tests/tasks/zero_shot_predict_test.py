@@ -14,7 +14,6 @@ from gpt1_jax.errors import InputError
 from gpt1_jax.losses import lm_nll_sum
 from gpt1_jax.tasks.examples import Example
 from gpt1_jax.tasks.metrics import METRICS
-from gpt1_jax.tasks.spec import custom
 from gpt1_jax.tasks.zero_shot import make_heuristic, prompt
 from gpt1_jax.tasks.zero_shot_predict import choose_threshold, zero_shot, zero_shot_task
 
@@ -157,7 +156,7 @@ def sentences(n, seed):
         yield (" ".join(rng.permutation(words)) if i % 3 else text), str(int(i % 3 == 0))
 
 
-def test_acceptability_by_a_threshold_of_the_training_rows(reader, tmp_path, caplog):
+def test_acceptability_by_a_threshold_of_the_training_rows(custom, reader, tmp_path, caplog):
     for name, n, seed in (("train", 60, 3), ("dev", 30, 4)):
         rows = [json.dumps({"text": text, "label": int(label)}) for text, label in sentences(n, seed)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
@@ -212,7 +211,7 @@ def test_no_threshold_is_better(metric):
     assert all(value(threshold) < best - 1e-9 for threshold in np.unique(scores) - 0.05 if threshold < chosen - 0.06)
 
 
-def test_what_cannot_be_asked(reader, tmp_path):
+def test_what_cannot_be_asked(custom, reader, tmp_path):
     with pytest.raises(InputError, match="single example"):
         zero_shot(*reader, "a film", "sst2")
     with pytest.raises(InputError, match="no examples"):
