@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from gpt1_jax.config import from_config
-from gpt1_jax.data.labelled import encode_split
+from gpt1_jax.data.encode import encode_split
 from gpt1_jax.data.prepare import prepare_shards
 from gpt1_jax.data.shards import TokenShards
 from gpt1_jax.data.split import Split

@@ -26,7 +26,8 @@ from gpt1_jax.adapt import adapt
 from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.data.buckets import choose_buckets
 from gpt1_jax.data.class_weights import with_class_weights
-from gpt1_jax.data.labelled import EncodedSplit, TrainBatches, train_batches
+from gpt1_jax.data.encode import EncodedSplit
+from gpt1_jax.data.labelled import TrainBatches, train_batches
 from gpt1_jax.data.original import max_text_tokens, original_batches, shrunken_n_ctx
 from gpt1_jax.errors import InputError
 from gpt1_jax.finetune_config import AdaptConfig, FinetuneConfig, SweepConfig

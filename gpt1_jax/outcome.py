@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from absl import logging
 
-from gpt1_jax.data.labelled import EncodedSplit
+from gpt1_jax.data.encode import EncodedSplit
 from gpt1_jax.files import write_json
 from gpt1_jax.model_config import ReadOut
 from gpt1_jax.task_evaluator import task_metrics

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from gpt1_jax.data.labelled import EncodedSplit, encode_split, eval_batches
+from gpt1_jax.data.encode import EncodedSplit, encode_split
+from gpt1_jax.data.labelled import eval_batches
 from gpt1_jax.losses import task_outputs
 from gpt1_jax.model import GPT1
 from gpt1_jax.pretrained import Params
@@ -99,7 +100,7 @@ def encode_task_split(
     *,
     max_text_tokens: int | None = None,
 ) -> EncodedSplit:
-    """A split of a task, encoded for a model with a readout. See `data.labelled.encode_split` for what it raises."""
+    """A split of a task, encoded for a model with a readout. See `data.encode.encode_split` for what it raises."""
     return encode_split(
         examples,
         kind=spec.kind,

@@ -26,7 +26,7 @@ import pytest
 
 from gpt1_jax import finetune, load_pretrained, optim, save_pretrained
 from gpt1_jax.config import from_config
-from gpt1_jax.data.labelled import EncodedSplit
+from gpt1_jax.data.encode import EncodedSplit
 from gpt1_jax.data.original import max_text_tokens, original_batches, shrunken_n_ctx
 from gpt1_jax.finetune import FinetuneConfig
 from gpt1_jax.metrics import read_metrics

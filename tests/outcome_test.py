@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from gpt1_jax.data.labelled import EncodedSplit
+from gpt1_jax.data.encode import EncodedSplit
 from gpt1_jax.model import ReadOut
 from gpt1_jax.outcome import paper_scores, write_outcome
 from gpt1_jax.tasks.predictions import read_predictions

@@ -10,7 +10,8 @@ import numpy as np
 import optax
 import pytest
 
-from gpt1_jax.data.labelled import EncodedSplit, train_batches
+from gpt1_jax.data.encode import EncodedSplit
+from gpt1_jax.data.labelled import train_batches
 from gpt1_jax.losses import task_objective
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 from gpt1_jax.sharding import MeshConfig, make_mesh

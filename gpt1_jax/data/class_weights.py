@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
-from gpt1_jax.data.labelled import EncodedSplit
+from gpt1_jax.data.encode import EncodedSplit
 from gpt1_jax.errors import InputError, did_you_mean, quoted
 from gpt1_jax.model_config import ReadOut
 

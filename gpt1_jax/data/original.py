@@ -19,8 +19,9 @@ import numpy as np
 from absl import logging
 
 from gpt1_jax.data.buckets import Plan
+from gpt1_jax.data.encode import EncodedSplit
 from gpt1_jax.data.hosts import host_rows
-from gpt1_jax.data.labelled import EncodedSplit, TrainBatches
+from gpt1_jax.data.labelled import TrainBatches
 from gpt1_jax.errors import InputError
 from gpt1_jax.model_config import N_SPECIAL
 

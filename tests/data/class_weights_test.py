@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gpt1_jax.data.class_weights import with_class_weights
-from gpt1_jax.data.labelled import EncodedSplit, eval_batches, train_batches
+from gpt1_jax.data.encode import EncodedSplit
+from gpt1_jax.data.labelled import eval_batches, train_batches
 from gpt1_jax.errors import InputError
 from gpt1_jax.losses import task_objective, task_outputs
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.utils import shuffle
 
-from gpt1_jax.data.labelled import EncodedSplit
+from gpt1_jax.data.encode import EncodedSplit
 from gpt1_jax.data.original import epoch_order, max_text_tokens, original_batches, shrunken_n_ctx
 from gpt1_jax.errors import InputError
 
