@@ -94,10 +94,12 @@ def first_missing(path: Path) -> Path:
     return path
 
 
-def similar(path: Path, n: int = 1) -> list[Path]:
-    """At most `n` paths beside a missing one whose names are close to its own, the closest first."""
+def similar(path: Path, *, folder: bool, n: int = 1) -> list[Path]:
+    """At most `n` paths beside a missing file or `folder` that are one too and whose names are close to its own, the
+    closest first.
+    """
     try:
-        names = sorted(entry.name for entry in path.parent.iterdir())
+        names = sorted(entry.name for entry in path.parent.iterdir() if entry.is_dir() == folder)
     except OSError:
         return []
     return [path.parent / name for name in difflib.get_close_matches(path.name, names, n=n, cutoff=0.5)]

@@ -288,5 +288,5 @@ def _why_no_workdir(path: Path) -> str:
     if path.exists():
         return "it is a file; a workdir is the folder of a run"
     missing = first_missing(path.absolute())
-    meant = " or ".join(map(str, similar(missing, n=3)))
+    meant = " or ".join(map(str, similar(missing, folder=True, n=3)))
     return f"it does not exist; {missing.parent} does" + (f". Did you mean {meant}?" if meant else "")

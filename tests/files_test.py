@@ -59,9 +59,12 @@ def test_suggestions(tmp_path):
     (tmp_path / "reviews").mkdir()
     missing = first_missing(tmp_path / "review" / "deep" / "a.csv")
     assert missing == tmp_path / "review"
-    assert similar(missing) == [tmp_path / "reviews"]
-    assert similar(tmp_path / "unlike") == []
-    assert similar(tmp_path / "nowhere" / "a") == []
+    assert similar(missing, folder=True) == [tmp_path / "reviews"]
+    assert similar(tmp_path / "unlike", folder=True) == []
+    assert similar(tmp_path / "nowhere" / "a", folder=False) == []
+    (tmp_path / "reviews.csv").touch()
+    assert similar(tmp_path / "reviews_", folder=True) == [tmp_path / "reviews"]
+    assert similar(tmp_path / "reviews_", folder=False) == [tmp_path / "reviews.csv"]
     assert did_you_mean("lable", ["text", "label"]) == "; did you mean 'label'?"
     assert did_you_mean("xyz", ["text", "label"]) == ""
     assert quoted(["a", "b"]) == "'a', 'b'"

@@ -146,18 +146,19 @@ def _nearest(pattern: str) -> str:
             matched = [path for path in matched if os.path.isdir(path)]
         if not matched:
             folder = os.path.join(here, *(part for part in parts[:number] if part != "**")) or "."
-            return f": {_instead(folder, name)}"
+            is_last = number == len(parts) - 1
+            return f": {_instead(folder, name, is_folder=not (is_last and Path(name).suffix))}"
     return ""
 
 
-def _instead(folder: str, name: str) -> str:
+def _instead(folder: str, name: str, is_folder: bool) -> str:
     if glob.has_magic(folder):
         return f"nothing is called {name!r} in the folders {folder!r}"
     try:
         names = sorted(os.listdir(folder))
     except OSError:
         return f"{folder!r} is no folder that can be read"
-    if close := similar(Path(folder, name)):
+    if close := similar(Path(folder, name), folder=is_folder):
         return f"{folder!r} has no {name!r}; did you mean {str(close[0])!r}?"
     listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return f"{folder!r} has no {name!r}; it holds {listed or 'nothing'}"

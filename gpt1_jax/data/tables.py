@@ -118,7 +118,7 @@ def _nearest(path: Path) -> str:
     """A hint for a missing file: the first part of its path that is missing, and the closest name beside that."""
     missing = first_missing(path)
     where = "" if missing == path else f"; its folder {missing} does not exist"
-    return where + "".join(f"; did you mean {close}?" for close in similar(missing))
+    return where + "".join(f"; did you mean {close}?" for close in similar(missing, folder=missing != path))
 
 
 def _read_files(

@@ -259,6 +259,6 @@ def _nothing_there(path: Path) -> str:
     if path.is_file():
         return f"{path}: is a file, expected a folder with {SHAPES}; unpack an archive first (tar -xf)"
     if not path.is_dir():
-        close = similar(path)
+        close = similar(path, folder=True)
         return f"{path}: no such folder" + (f"; did you mean {close[0]}?" if close else "; check the path")
     return f"{path}: has no {SHAPES} and no params_0.npy, nor has a folder model/ in it; give the folder that has"

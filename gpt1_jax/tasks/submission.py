@@ -199,7 +199,8 @@ def _files_of(source: Path) -> list[Path]:
     """The submission files of a workdir, or the one file itself."""
     if not source.exists():
         missing = first_missing(source)
-        meant = "".join(f"; did you mean {path}?" for path in similar(missing))
+        close = similar(missing, folder=missing != source or not source.suffix)
+        meant = "".join(f"; did you mean {path}?" for path in close)
         raise InputError(f"{source}: neither a workdir nor a .tsv file; {missing} does not exist{meant}")
     paths = sorted((source / FOLDER).glob("*.tsv")) if source.is_dir() else [source]
     if not paths:

@@ -144,7 +144,7 @@ def check_folder(name: str, data: str, ways: str) -> Path:
     folder = Path(data)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
-        near = [] if folder.exists() else similar(first_missing(folder))
+        near = [] if folder.exists() else similar(first_missing(folder), folder=True)
         hint = "".join(f" Did you mean {path}?" for path in near)
         raise InputError(f"task.data={data!r} {what}; {name} needs a folder with its official files.{hint} {ways}")
     return folder
