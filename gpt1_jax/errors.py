@@ -23,3 +23,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def quoted(names: Iterable[str]) -> str:
     """Names as a message lists them: 'a', 'b'."""
     return ", ".join(map(repr, names))
+
+
+def counted(n: int, one: str, many: str = "") -> str:
+    """A number of things: "1 example", "2 examples"; `many` where the plural is not `one` with an s."""
+    return f"{n} {one if n == 1 else many or one + 's'}"

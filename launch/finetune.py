@@ -8,6 +8,8 @@ or config.task.data for a data set of the paper; config.optimizer.learning_rate,
 config.lm_coef, config.seed, config.seeds, config.sweep. configs/finetune.py has the tasks and the other recipes.
 """
 
+from pathlib import Path
+
 from absl import flags
 from ml_collections import config_flags
 
@@ -28,6 +30,7 @@ INIT_FROM = flags.DEFINE_string(
 def main() -> None:
     """Runs, and prints the result and what may come next."""
     from gpt1_jax import evaluate, finetune, repeats
+    from gpt1_jax.tasks import submission
 
     result = finetune.run(CONFIG.value, WORKDIR.value, INIT_FROM.value)
     workdir = WORKDIR.value
@@ -37,10 +40,16 @@ def main() -> None:
         workdir = f"{workdir}/{result.repeats.best.workdir}"
     elif result.metrics:
         print(evaluate.results_table(result.metrics))
-    print(
-        f"\nresults and predictions are in {workdir}; next:\n"
-        f"  python launch/evaluate.py --checkpoint={workdir} --data=OTHER.csv"
-    )
+    print(f"\nresults and predictions are in {workdir}", end="")
+    sent = [path.name for path in Path(workdir, submission.FOLDER).glob("*.tsv")]
+    if sent:
+        print(f", and for the benchmark's server {submission.FOLDER}/{', '.join(sorted(sent))}", end="")
+    if set(sent) & set(submission.GLUE_FILES):
+        print(
+            f"; with the other tasks' runs, next:\n  python launch/submission.py --runs={workdir},... --target=glue.zip"
+        )
+    else:
+        print(f"; next:\n  python launch/evaluate.py --checkpoint={workdir} --data=OTHER.csv")
 
 
 if __name__ == "__main__":

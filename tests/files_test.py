@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from gpt1_jax.errors import InputError, did_you_mean, quoted
+from gpt1_jax.errors import InputError, counted, did_you_mean, quoted
 from gpt1_jax.files import (
     first_missing,
     make_directory,
@@ -67,4 +67,6 @@ def test_suggestions(tmp_path):
     assert similar(tmp_path / "reviews_", folder=False) == [tmp_path / "reviews.csv"]
     assert did_you_mean("lable", ["text", "label"]) == "; did you mean 'label'?"
     assert did_you_mean("xyz", ["text", "label"]) == ""
+    assert [counted(n, "row") for n in (0, 1, 2)] == ["0 rows", "1 row", "2 rows"]
+    assert counted(2, "batch", "batches") == "2 batches"
     assert quoted(["a", "b"]) == "'a', 'b'"

@@ -10,7 +10,7 @@ import numpy as np
 from absl import logging
 
 from gpt1_jax.data.encode import EncodedSplit
-from gpt1_jax.errors import InputError, did_you_mean, quoted
+from gpt1_jax.errors import InputError, counted, did_you_mean, quoted
 from gpt1_jax.model_config import ReadOut
 
 BALANCED = "balanced"
@@ -44,7 +44,9 @@ def with_class_weights(split: EncodedSplit, class_weights: Sequence[str], readou
         weights = _given(class_weights, labels)
     logging.info(
         "class weights: %s",
-        ", ".join(f"{name!r} {w:g} ({n} examples)" for name, w, n in zip(labels, weights, counts, strict=True)),
+        ", ".join(
+            f"{name!r} {w:g} ({counted(n, 'example')})" for name, w, n in zip(labels, weights, counts, strict=True)
+        ),
     )
     return dataclasses.replace(split, weights=weights[split.labels].astype(np.float32))
 

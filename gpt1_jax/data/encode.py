@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from absl import logging
 
-from gpt1_jax.errors import InputError
+from gpt1_jax.errors import InputError, counted
 from gpt1_jax.tasks.examples import Example, label_index
 from gpt1_jax.tasks.spec import FIELDS, OPTIONAL_FIELDS
 from gpt1_jax.tasks.transforms import SpecialTokens, cut_texts, to_streams
@@ -146,19 +146,18 @@ def encode_split(
         n_cut=sum(cuts),
     )
     logging.info(
-        "split %s: %d examples, %d streams, %d tokens (median %d, longest %d); %d examples (%.2f %%) cut to n_ctx=%d"
-        "%s, %d tokens lost",
+        "split %s: %s, %s, %d tokens (median %d, longest %d); %s (%.2f %%) cut to n_ctx=%d%s, %s lost",
         name,
-        len(split),
-        len(stream_lengths),
+        counted(len(split), "example"),
+        counted(len(stream_lengths), "stream"),
         len(split.tokens),
         np.median(split.lengths),
         split.lengths.max(),
-        split.n_truncated,
+        counted(split.n_truncated, "example"),
         100 * split.n_truncated / len(split),
         n_ctx,
         "" if max_text_tokens is None else f" and {max_text_tokens} tokens a text",
-        split.n_cut,
+        counted(split.n_cut, "token"),
     )
     return split
 

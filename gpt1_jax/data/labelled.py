@@ -26,7 +26,7 @@ import numpy as np
 from gpt1_jax.data.buckets import Plan, check_buckets, choose_buckets, plan_batches
 from gpt1_jax.data.encode import EncodedSplit
 from gpt1_jax.data.hosts import host_rows
-from gpt1_jax.errors import InputError
+from gpt1_jax.errors import InputError, counted
 
 Batch = dict[str, np.ndarray]
 
@@ -55,9 +55,8 @@ class TrainBatches(grain.MapDataset):
     ):
         super().__init__()
         if split.n_unlabelled:
-            raise InputError(
-                f"split {split.name!r}: {split.n_unlabelled} examples have no label; train on a labelled split"
-            )
+            unlabelled = counted(split.n_unlabelled, "example")
+            raise InputError(f"split {split.name!r}: {unlabelled} without a label; train on a labelled split")
         self.buckets = buckets
         self.steps_per_epoch = steps_per_epoch
         self._split, self._host_rows = split, rows

@@ -10,7 +10,7 @@ from typing import Any
 from absl import logging
 
 from gpt1_jax.data.tables import Row, read_rows
-from gpt1_jax.errors import InputError, quoted
+from gpt1_jax.errors import InputError, counted, quoted
 from gpt1_jax.tasks.datasets import glue, official, race, story_cloze
 from gpt1_jax.tasks.held_out import hold_out
 from gpt1_jax.tasks.rows import Example, has_empty_text, read_fields, read_label, read_name
@@ -159,13 +159,14 @@ def _read_split(spec: TaskSpec, split: str) -> list[Example]:
             label_index(example, spec.labels)  # an unknown label is named before anything else is done
         examples.append(example)
     for label, count in dropped.items():
-        logging.info("task %s: split %s: %d rows with label %r dropped", spec.name, split, count, label)
+        logging.info("task %s: split %s: %s with label %r dropped", spec.name, split, counted(count, "row"), label)
     if not examples:
         why = ": every label is in drop_labels" if dropped else ""
         raise InputError(f"sources[{split!r}]: no examples left in {', '.join(source.paths)}{why}")
     empty = sum(has_empty_text(spec.kind, example) for example in examples)
     if empty:
-        logging.warning("task %s: split %s: %d examples with an empty text kept", spec.name, split, empty)
+        kept = counted(empty, "example")
+        logging.warning("task %s: split %s: %s with an empty text kept", spec.name, split, kept)
     _log_size(spec, split, len(examples))
     return examples
 
@@ -182,8 +183,8 @@ def _log_size(spec: TaskSpec, split: str, n: int) -> None:
         note = ""
     logging.log(
         logging.WARNING if published and not same else logging.INFO,
-        "task %s: split %s has %d examples%s%s",
-        *(spec.name, split, n, "" if spec.is_labelled(split) else " without labels", note),
+        "task %s: split %s has %s%s%s",
+        *(spec.name, split, counted(n, "example"), "" if spec.is_labelled(split) else " without labels", note),
     )
 
 

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 
 from gpt1_jax.data.buckets import check_buckets, choose_buckets, plan_batches
 from gpt1_jax.data.hosts import host_rows
-from gpt1_jax.errors import InputError
+from gpt1_jax.errors import InputError, counted
 from gpt1_jax.losses import LossConfig, next_token_nll
 from gpt1_jax.model import GPT1
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, to_global
@@ -169,8 +169,9 @@ def score_candidates(
             "diverged; take an earlier checkpoint"
         )
     logging.info(
-        "scored %d candidates (%d tokens) in %d batches of %d lengths",
-        *(len(candidates), lengths.sum(), len(plan.rows), len(set(plan.lengths.tolist()))),
+        "scored %s (%d tokens) in %s of %s",
+        *(counted(len(candidates), "candidate"), lengths.sum(), counted(len(plan.rows), "batch", "batches")),
+        counted(len(set(plan.lengths.tolist())), "length"),
     )
     return result
 

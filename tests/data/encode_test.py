@@ -45,7 +45,7 @@ def test_classification_streams_labels_and_counts(caplog):
     assert split.ids == ("a", "b")
     assert split.lengths.tolist() == [5, 10]
     assert (split.n_truncated, split.n_cut) == (1, 32)
-    assert "1 examples (50.00 %) cut to n_ctx=10, 32 tokens lost" in caplog.text
+    assert "1 example (50.00 %) cut to n_ctx=10, 32 tokens lost" in caplog.text
 
 
 def test_texts_cut_beforehand_are_counted(caplog):
@@ -60,7 +60,7 @@ def test_texts_cut_beforehand_are_counted(caplog):
         [START, 1, 2, 3, DELIMITER, 6, 7, 8, EXTRACT],
     ]
     assert (split.n_truncated, split.n_cut) == (1, 3)
-    assert "1 examples (50.00 %) cut to n_ctx=32 and 3 tokens a text, 3 tokens lost" in caplog.text
+    assert "1 example (50.00 %) cut to n_ctx=32 and 3 tokens a text, 3 tokens lost" in caplog.text
 
 
 def test_ragged_multiple_choice():

@@ -167,7 +167,7 @@ def test_values_that_do_not_fit_are_refused(change, message):
 
 def test_training_needs_labels_and_steps_are_not_negative():
     split = dataclasses.replace(split_of(np.array([3])), name="test", labels=np.array([-1], np.int32))
-    with pytest.raises(InputError, match="split 'test': 1 examples have no label"):
+    with pytest.raises(InputError, match="split 'test': 1 example without a label"):
         train_batches(split, batch_size=1, seed=0)
     assert eval_batches(split, batch_size=1)[0]["label"].tolist() == [-1]
     with pytest.raises(IndexError):

@@ -69,5 +69,5 @@ def test_the_context_is_the_longest_example_and_half_of_it_a_text():
 def test_what_cannot_be_trained_on_is_refused():
     with pytest.raises(InputError, match="batch_size=4 with original_batches=True leaves all 3"):
         original_batches(split_of([3, 3, 3], 3), batch_size=4, seed=0, n_embd=4)
-    with pytest.raises(InputError, match="2 examples have no label"):
+    with pytest.raises(InputError, match="2 examples without a label"):
         original_batches(split_of([3, 3], 3, labels=np.array([-1, -1])), batch_size=1, seed=0, n_embd=4)

@@ -31,6 +31,7 @@ def test_finetune_evaluate_and_generate(corpus, pretrained, tmp_path):
     )
     assert finetuned.returncode == 0, finetuned.stderr
     assert "test accuracy" in finetuned.stdout
+    assert f"python launch/evaluate.py --checkpoint={tmp_path}/run --data=OTHER.csv" in finetuned.stdout
     assert "validation is 1" in finetuned.stderr  # a tenth was held out, and the log says how much that is
 
     output = tmp_path / "results.json"
@@ -56,6 +57,16 @@ def test_finetune_evaluate_and_generate(corpus, pretrained, tmp_path):
     named = launch("evaluate", f"--checkpoint={pretrained}", "--zero_shot=cola", "--task=cola", f"--data={tmp_path}")
     assert named.returncode == 0, named.stderr
     assert named.stdout.startswith("validation matthews")
+
+    (tmp_path / "test.tsv").write_text("index\tsentence\n0\tA film .\n", encoding="utf-8")
+    small = ("--config.batch_size=8", "--config.epochs=1", f"--workdir={tmp_path}/cola")
+    cola = f"--config.task.data={tmp_path}"
+    sent = launch("finetune", "--config=configs/finetune.py:cola", cola, f"--init_from={pretrained}", *small)
+    assert sent.returncode == 0, sent.stderr
+    assert f"are in {tmp_path}/cola, and for the benchmark's server submission/CoLA.tsv; with" in sent.stdout
+    assert f"python launch/submission.py --runs={tmp_path}/cola,..." in sent.stdout
+    assert (tmp_path / "cola" / "submission" / "CoLA.tsv").exists()
+    assert "split test has 1 example without labels" in sent.stderr
 
     generated = launch(
         "generate", f"--checkpoint={pretrained}", "--prompt=the film", "--samples=2", "--max_new_tokens=5"

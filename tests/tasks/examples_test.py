@@ -154,7 +154,7 @@ def test_empty_texts_are_kept_and_counted_when_asked_for(custom, tmp_path, caplo
     )
     spec = custom(train=path, kind="similarity", allow_empty=True, validation_fraction=0.0)
     assert [example.fields["text_b"] for example in load_examples(spec)["train"]] == ["", "b"]
-    assert "1 examples with an empty text kept" in caplog.text
+    assert "1 example with an empty text kept" in caplog.text
 
 
 def test_held_out_splits_are_logged_stratified_and_apart(custom, tmp_path, caplog):

@@ -87,7 +87,7 @@ def test_broken_rows_of_qqp_are_left_out_and_empty_questions_kept_both_counted(g
     _, examples = official.load("qqp", glue)
     assert official.shown(examples["train"]) == [('Who is "he ?', "Who is that ?", "1"), ("", "What ?", "0")]
     assert "3 rows left out for not having 6 fields: line 3, 4, 6" in caplog.text
-    assert "split train: 1 examples with an empty text kept" in caplog.text
+    assert "split train: 1 example with an empty text kept" in caplog.text
     assert official.shown(examples["test"]) == [("How ?", "In what way ?", None)]
 
 

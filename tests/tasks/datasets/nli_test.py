@@ -38,7 +38,7 @@ def test_pairs_without_a_majority_are_left_out_and_counted(tmp_path, official, c
     for split in ("train", "validation", "test"):
         assert official.shown(examples[split]) == [(*pair, "neutral"), (pair[0], "", "entailment")]
         assert f"task snli: split {split}: 2 rows with label '-' dropped" in caplog.text
-        assert f"task snli: split {split}: 1 examples with an empty text kept" in caplog.text
+        assert f"task snli: split {split}: 1 example with an empty text kept" in caplog.text
     assert "split train has 2 examples; published are 549367 (SNLI 1.0)" in caplog.text
     assert spec.labels == ("entailment", "neutral", "contradiction")
     assert spec.submission is None

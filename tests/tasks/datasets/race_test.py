@@ -101,4 +101,4 @@ def test_an_empty_answer_is_kept_and_counted(tmp_path, official, caplog):
     path.write_text(json.dumps({**PASSAGE, "options": [["", "2", "3", "4"]]}), encoding="utf-8")
     _, examples = official.load("race_high", tmp_path)
     assert examples["test"][0].fields["answers"] == ("", "2", "3", "4")
-    assert "1 examples with an empty text kept" in caplog.text
+    assert "1 example with an empty text kept" in caplog.text

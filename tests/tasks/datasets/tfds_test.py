@@ -70,7 +70,7 @@ def test_snlis_label_minus_one_is_left_out_and_counted(prepared, official, caplo
     with caplog.at_level("INFO", logger="absl"):
         _, examples = official.load("snli", f"tfds:{prepared[0]}")
     assert sorted(official.shown(examples["test"])) == [('A "b', "C", "neutral"), ("F", "G", "contradiction")]
-    assert "split test: 1 rows with label '-1' dropped" in caplog.text
+    assert "split test: 1 row with label '-1' dropped" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["mrpc", "qqp", "snli", "mnli", "scitail"])
