@@ -28,9 +28,13 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes `value` as UTF-8 JSON, atomically; numbers that are not finite, which JSON does not have, as null."""
-    text = json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False)
-    write_atomically(path, (text + "\n").encode("utf-8"))
+    """Writes `json_text(value)`, atomically."""
+    write_atomically(path, json_text(value).encode("utf-8"))
+
+
+def json_text(value: Any) -> str:
+    """`value` as JSON; numbers that are not finite, which JSON does not have, are null."""
+    return json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:

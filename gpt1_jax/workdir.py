@@ -29,7 +29,7 @@ from absl import logging
 
 from gpt1_jax.config import flatten
 from gpt1_jax.errors import InputError
-from gpt1_jax.files import first_missing, similar, write_json
+from gpt1_jax.files import first_missing, json_text, similar, write_json
 
 CONFIG = "config.json"
 LOCK = ".lock"
@@ -104,7 +104,7 @@ def open_workdir(
     if re.match(r"\w{2,}:/", os.fspath(path)):
         raise InputError(f"workdir={path} is not on a file system of this machine; mount it, or choose a local folder")
     path = Path(path)
-    config = json.loads(json.dumps(dict(config)))
+    config = json.loads(json_text(dict(config)))  # as it will be read again
     if process_index is None:
         import jax
 
@@ -266,7 +266,7 @@ def _check_same_run(path: Path, old: Mapping[str, Any], new: Mapping[str, Any], 
     refused = []
     for name in sorted(before.keys() | now.keys()):
         there, here = (json.dumps(fields[name]) if name in fields else "absent" for fields in (before, now))
-        if there == here or (name in before and name in now and before[name] == now[name]):  # NaN; 1 and 1.0
+        if there == here or (name in before and name in now and before[name] == now[name]):  # 1 and 1.0
             continue
         if _is_below(name, mutable):
             logging.info("%s: %s was %s, is %s from now on", path, name, there, here)
