@@ -114,7 +114,9 @@ def run(
     )
     if format == "openai":  # whose layout does not say it either
         written = GPT1(dataclasses.replace(written.config, activation=model.config.activation), written.readout)
-    n_compared = _compare(model, params, written, written_params)
+        n_compared = _compare(written, _without_special_rows(params, written.config), written, written_params)
+    else:
+        n_compared = _compare(model, params, written, written_params)
     return Conversion(
         source,
         target,
@@ -154,6 +156,17 @@ def _compare(model: GPT1, params: Params, written: GPT1, written_params: Params)
     return n_compared
 
 
+def _without_special_rows(params: Params, config: GPT1Config) -> Params:
+    """The parameters that OpenAI's layout has a place for; `config` is the one that is loaded from it.
+
+    So both sides run the same program, and their logits are equal to the bit: a table of another length, or another
+    dtype of the computation, would round them otherwise.
+    """
+    table = np.zeros((config.padded_rows, config.n_embd), np.float32)
+    table[: config.vocab_size] = params["tokens_embed"]["embedding"][: config.vocab_size]
+    return {name: leaf for name, leaf in params.items() if name != "clf"} | {"tokens_embed": {"embedding": table}}
+
+
 def _logits(model: GPT1, params: Params, tokens: np.ndarray, with_head: bool) -> list[np.ndarray]:
     """LM logits [B, L, V + ...] and, with a task head, its logits with the rows as the streams of one example."""
 
@@ -179,4 +192,12 @@ def _left_out(model: GPT1, written: GPT1, format: str) -> tuple[str, ...]:
         left_out.append(f"the number of heads: load it with n_head={model.config.n_head}")
     if format == "openai" and model.config.activation != GPT1Config.activation:
         left_out.append(f"the activation: set activation={model.config.activation!r} in the config that is loaded")
+    told = ("n_special", "n_head", "activation", "clf_bias")
+    changed = [
+        f"{field.name}={getattr(model.config, field.name)!r}"
+        for field in dataclasses.fields(model.config)
+        if field.name not in told and getattr(model.config, field.name) != getattr(written.config, field.name)
+    ]
+    if changed:
+        left_out.append(f"of the config {', '.join(changed)}")
     return tuple(left_out)

@@ -106,6 +106,15 @@ def test_an_activation_that_the_layout_does_not_say_is_named(pretrained, tmp_pat
     assert done.model == model
 
 
+@pytest.mark.parametrize("setting", [{"softmax_over_positions": True}, {"dtype": "bfloat16"}, {"embd_pdrop": 0.3}])
+def test_settings_that_the_layout_does_not_say_are_named_and_not_taken_for_other_weights(pretrained, tmp_path, setting):
+    model, params, tokenizer = load_pretrained(pretrained)
+    model = GPT1(dataclasses.replace(model.config, **setting))
+    save_pretrained(tmp_path / "ours", model, params, tokenizer)
+    [(name, value)] = setting.items()
+    assert f"of the config {name}={value!r}" in str(convert.run(tmp_path / "ours", tmp_path / "theirs", "openai"))
+
+
 def test_weights_that_compute_something_else_are_found(pretrained):
     model, params, _ = load_pretrained(pretrained)
     other = jax.tree.map(lambda x: x + 0, params)

@@ -312,7 +312,9 @@ def test_validation_after_every_epoch(replay):
     np.testing.assert_allclose(
         [m["validation_loss"] for m in ours], [m["va_cost"] for m in theirs], rtol=0, atol=LOSS_ATOL
     )
-    np.testing.assert_allclose([100 * m["validation_accuracy"] for m in ours], [m["va_acc"] for m in theirs], rtol=1e-6)
+    a_tie = 100 / len(replay.z["data/vaY"])  # one example whose answers score alike may fall either way
+    accuracies = ([100 * m["validation_accuracy"] for m in ours], [m["va_acc"] for m in theirs])
+    np.testing.assert_allclose(*accuracies, rtol=1e-6, atol=a_tie)
 
 
 def test_the_best_checkpoint(replay):

@@ -318,9 +318,11 @@ def test_schedules(load):
         schedule = make_schedule(optimizer_of(hyper), hyper["t_total"])
         step = np.arange(len(z[f"schedule_{name}"]))
         rate = np.asarray(jax.vmap(schedule)(step))
-        np.testing.assert_allclose(rate, hyper["lr"] * z[f"schedule_{name}"], rtol=2e-6, atol=1e-12, err_msg=name)
+        # Close to the end a rate is all rounding: x = t/T may be the float32 beside theirs, and 1 - x with it.
+        rounding = {"rtol": 2e-6, "atol": hyper["lr"] * np.finfo(np.float32).eps, "err_msg": name}
+        np.testing.assert_allclose(rate, hyper["lr"] * z[f"schedule_{name}"], **rounding)
         correction = np.sqrt(1 - hyper["b2"] ** (step + 1.0)) / (1 - hyper["b1"] ** (step + 1.0))
-        np.testing.assert_allclose(rate * correction, z[f"lrt_{name}"], rtol=2e-5, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(rate * correction, z[f"lrt_{name}"], **rounding | {"rtol": 2e-5})
 
 
 def without_noise(name: str, value: np.ndarray) -> np.ndarray:

@@ -59,7 +59,7 @@ def load_huggingface(path: str | os.PathLike[str]) -> tuple[GPT1Config, ReadOut 
 
     Raises:
       InputError: a file is missing, damaged or not safe to open; the config asks for what this model cannot do; or
-        tensors are missing, unknown, of other shapes or types, or not tied as they should be.
+        tensors are missing, unknown, of other shapes or types, not finite, or not tied as they should be.
     """
     folder = Path(path)
     folder_says = read_folder_config(folder)
@@ -74,9 +74,7 @@ def load_huggingface(path: str | os.PathLike[str]) -> tuple[GPT1Config, ReadOut 
 
     entries = layout(config, readout, head)
     _check_tensors(folder_says, tensors, entries)
-    leaves = {
-        entry.path: entry.from_theirs(np.asarray(tensors[name].read(), np.float32)) for name, entry in entries.items()
-    }
+    leaves = {entry.path: entry.from_theirs(_read(tensors[name], name)) for name, entry in entries.items()}
     if head == SCORE and config.clf_bias:  # it was zero, or there would be no such folder
         leaves["clf", "bias"] = np.zeros((readout.n_outputs,), np.float32)
     return config, readout, unflatten_dict(leaves)
@@ -195,8 +193,8 @@ def _untie(tensors: dict[str, StoredTensor]) -> None:
     table = tensors.setdefault(TABLE, tied)
     if table is not tied and not np.array_equal(table.read(), tied.read()):
         raise InputError(
-            f"{tied.file}: {_TIED} differs from {TABLE}, and in this model they are one table; was it trained with "
-            f"tie_word_embeddings=False?"
+            f"{tied.file}: {_TIED} differs from {TABLE}, and in this model they are one table; it was trained with "
+            f"tie_word_embeddings=False, or one of them is damaged: take other weights"
         )
 
 
@@ -210,7 +208,8 @@ def _check_names(folder_says: FolderConfig, head: str | None, tensors: Mapping[s
         problems += [f"{_listed(unknown)} are unknown"] * bool(unknown)
         raise InputError(
             f"{folder_says.file.parent}: of its tensors {', and '.join(problems)}; config.json describes "
-            f"{folder_says.model.n_layer} layers and {f'the task head {head}' if head else 'no task head'}"
+            f"{folder_says.model.n_layer} layers and {f'the task head {head}' if head else 'no task head'}; "
+            f"correct it, or download both again"
         )
 
 
@@ -238,6 +237,19 @@ def _check_tensors(
         if dtype != "float32":
             word = "rounded" if dtype == "float64" else "widened"
             logging.info("%s: %d tensors of type %s are %s to float32", folder_says.file.parent, n, dtype, word)
+
+
+def _read(tensor: StoredTensor, name: str) -> np.ndarray:
+    """The values as float32."""
+    with np.errstate(over="ignore"):  # found just below
+        values = np.asarray(tensor.read(), np.float32)
+    finite = np.isfinite(values)
+    if not finite.all():
+        raise InputError(
+            f"{tensor.file}: {name} holds {tensor.read().flat[int(np.argmin(finite))]}, all values must be finite in "
+            f"float32; download it again, or take weights from before the training diverged"
+        )
+    return values
 
 
 def _listed(names: list[str], most: int = 10) -> str:

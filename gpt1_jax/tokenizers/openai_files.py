@@ -222,12 +222,13 @@ def _check_added_tokens(folder: Path, pairs: BytePairs) -> None:
     """Tokens that were added after the vocabulary stand for rows of the model; no text is encoded to them."""
     added: dict[str, object] = {}
     if (path := folder / "tokenizer.json").is_file():
-        added |= {entry.get("content"): entry.get("id") for entry in read_object(path).get("added_tokens") or ()}
+        for entry in read_object(path).get("added_tokens") or ():
+            added |= _added_token(path, entry, entry.get("id") if isinstance(entry, dict) else None)
     if (path := folder / "added_tokens.json").is_file():
         added |= read_object(path)
     if (path := folder / "tokenizer_config.json").is_file():
-        entries = read_object(path).get("added_tokens_decoder") or {}
-        added |= {entry.get("content"): int(index) for index, entry in entries.items()}
+        for index, entry in (read_object(path).get("added_tokens_decoder") or {}).items():
+            added |= _added_token(path, entry, int(index) if index.isdecimal() else index)
     size = len(pairs.subwords)
     after = {token: index for token, index in added.items() if pairs.ids.get(token) != index}
     if sorted(after.values(), key=str) != list(range(size, size + len(after))):
@@ -241,6 +242,15 @@ def _check_added_tokens(folder: Path, pairs: BytePairs) -> None:
             folder,
             after,
         )
+
+
+def _added_token(path: Path, entry: Any, index: object) -> dict[str, object]:
+    if not isinstance(entry, dict) or not isinstance(entry.get("content"), str) or type(index) is not int:
+        raise InputError(
+            f"{path}: the added token {entry!r} with id {index!r} is damaged; it should be an object with 'content', "
+            "and its id an integer; get the original file again"
+        )
+    return {entry["content"]: index}
 
 
 def _read(path: Path) -> bytes:

@@ -375,6 +375,14 @@ TENSORS = {
         put(score__weight=np.ones((3, 12), np.int8)),
         r"score.weight is stored as I8, and only float32, .*quant",
     ),
+    "not finite": (
+        put(transformer__h__0__ln_1__bias=np.array([0.0] * 11 + [np.nan], np.float32)),
+        r"model.safetensors: h.0.ln_1.bias holds nan, all values must be finite in float32; download it again",
+    ),
+    "too large for float32": (
+        put(score__weight=np.full((3, 12), -1e300)),
+        r"score.weight holds -1e\+300, all values must be finite in float32",
+    ),
     "shape": (
         put(transformer__h__0__ln_1__bias=ONE),
         r"config.json: does not fit .*: h.0.ln_1.bias has shape \[2, 12\] instead of \[12\]",

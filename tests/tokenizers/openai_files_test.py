@@ -103,6 +103,21 @@ def test_other_added_tokens_are_refused(exported):
         tokenizers.load(exported)
 
 
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("tokenizer.json", {"added_tokens": [3]}),
+        ("tokenizer.json", {"added_tokens": [{"content": "x"}]}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": {"content": "a"}}}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"5": "a"}}),
+    ],
+)
+def test_damaged_added_tokens_are_refused(exported, name, damage):
+    rewrite(exported / name, **damage)
+    with pytest.raises(InputError, match=rf"{name}: the added token .* is damaged; it should be"):
+        tokenizers.load(exported)
+
+
 def test_other_tokenizers_of_hugging_face_are_refused(exported):
     rewrite(exported / "tokenizer_config.json", tokenizer_class="CLIPTokenizer")
     with pytest.raises(InputError, match="tokenizer_class='CLIPTokenizer' is not GPT-1's"):
