@@ -1,4 +1,4 @@
-"""Evaluates a checkpoint: perplexity and bits per byte of text, or the metrics of a task, also zero-shot.
+r"""Evaluates a checkpoint: perplexity and bits per byte of text, or the metrics of a task, also zero-shot.
 
     python launch/evaluate.py --checkpoint=runs/books                              # its own held-out text
     python launch/evaluate.py --checkpoint=runs/books --source='text:other/*.txt'  # any text
@@ -6,10 +6,11 @@
     python launch/evaluate.py --checkpoint=runs/reviews --split=train,test         # its other splits
     python launch/evaluate.py --checkpoint=runs/reviews --data=other.csv           # other rows with the same columns
     python launch/evaluate.py --checkpoint=runs/reviews --data=new.csv --unlabelled --predictions=out
-    python launch/evaluate.py --checkpoint=runs/books --zero_shot=sst2 --data=reviews.csv --field=text=review
+    python launch/evaluate.py --checkpoint=runs/books --zero_shot=sst2 --data=reviews.csv \
+        --field=text=review --label=sentiment
     python launch/evaluate.py --checkpoint=runs/books --zero_shot=cola --task=cola --data=glue/CoLA
     python launch/evaluate.py --checkpoint=runs/books --zero_shot='{text} It was {label} .' --data=reviews.csv \
-        --label_words=0=bad --label_words=1=good
+        --field=text=review --label=sentiment --label_words=negative=bad --label_words=positive=good
 
 Zero-shot heuristics (section 5 of the paper) are cola, sst2, race, multiple_choice, winograd and any template;
 gpt1_jax/tasks/zero_shot.py describes them and their data.
@@ -28,7 +29,7 @@ from gpt1_jax import cli
 if TYPE_CHECKING:
     from gpt1_jax.tasks.config import TaskConfig
 
-CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Workdir of a run.", required=True)
+CHECKPOINT = flags.DEFINE_string("checkpoint", None, "A workdir, OpenAI's or a Hugging Face folder.", required=True)
 SOURCE = flags.DEFINE_string("source", "", "Text: text:GLOB, jsonl:GLOB#field or tfds:NAME.")
 SPLIT = flags.DEFINE_list("split", [], "Splits of the run's task; default: for validation, those with labels.")
 PREDICTIONS = flags.DEFINE_string(

@@ -1,7 +1,7 @@
 r"""Fine-tunes GPT-1 on labelled examples.
 
     python launch/finetune.py --config=configs/finetune.py:custom --config.task.train=reviews.csv \
-        --init_from=runs/books --workdir=runs/reviews
+        --config.task.fields.text=review --config.task.label=sentiment --init_from=runs/books --workdir=runs/reviews
 
 Start the same command again to continue. Keys that matter: config.task.train, .validation, .test, .label and .fields,
 or config.task.data for a data set of the paper; config.optimizer.learning_rate, config.batch_size, config.epochs,

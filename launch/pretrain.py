@@ -6,7 +6,8 @@ r"""Pre-trains GPT-1 on raw text.
         --init_from=MODEL --workdir=W    # goes on with a model on other text
 
 Start the same command again to continue. Keys that matter: config.source, config.model.*, config.batch_size,
-config.n_steps or config.epochs, config.optimizer.learning_rate, config.mesh.*, config.loop.*.
+config.n_steps or config.epochs, config.optimizer.learning_rate and .warmup_steps, config.heldout_fraction,
+config.mesh.*, config.loop.*.
 """
 
 from absl import flags
