@@ -5,4 +5,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/venv.sh" test
 
 "$python" -m ruff check .
 "$python" -m ruff format --check .
-exec "$python" -m pytest "$@"
+# Several processes, as most of the time is compilation; a file stays in one, for what its tests share.
+exec "$python" -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile "$@"
