@@ -282,13 +282,12 @@ def _runs(results: Mapping[str, Any]) -> str:
             decimal(run.get("test_f1"), 1, scale=100),
             f"{run['learning_rate']:g}",
             count(run["epochs"]),
-            duration(run.get("seconds")),
             f"<code>{text(run.get('workdir') or DASH)}</code>",
         ]
         for run in runs
     ]
-    head = ["Side", "Labels", "Seed", "Accuracy, %", "F1, %", "Learning rate", "Epochs", "Time", "Folder"]
-    return table(head, rows, kind="runs", caption="Accuracy and F1 on the test sentences.", words=(0, 8))
+    head = ["Side", "Labels", "Seed", "Accuracy, %", "F1, %", "Learning rate", "Epochs", "Folder"]
+    return table(head, rows, kind="runs", caption="Accuracy and F1 on the test sentences.", words=(0, 7))
 
 
 def _data(results: Mapping[str, Any]) -> str:
