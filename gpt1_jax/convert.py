@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -14,6 +16,7 @@ from gpt1_jax.interop.openai_folder import N_HEAD
 from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.pretrained import Params, format_of, load_pretrained, save_pretrained
 from gpt1_jax.tokenizers import MissingTokenizer, Tokenizer
+from gpt1_jax.warm_start import without_head
 
 _CHECKED_ROWS, _CHECKED_TOKENS = 2, 64
 
@@ -164,13 +167,17 @@ def _without_special_rows(params: Params, config: GPT1Config) -> Params:
     """
     table = np.zeros((config.padded_rows, config.n_embd), np.float32)
     table[: config.vocab_size] = params["tokens_embed"]["embedding"][: config.vocab_size]
-    return {name: leaf for name, leaf in params.items() if name != "clf"} | {"tokens_embed": {"embedding": table}}
+    return without_head(params) | {"tokens_embed": {"embedding": table}}
 
 
 def _logits(model: GPT1, params: Params, tokens: np.ndarray, with_head: bool) -> list[np.ndarray]:
     """LM logits [B, L, V + ...] and, with a task head, its logits with the rows as the streams of one example."""
+    return [np.asarray(x) for x in _compiled_logits(model, with_head)(params, tokens)]
 
-    @jax.jit
+
+@functools.lru_cache(maxsize=2)
+def _compiled_logits(model: GPT1, with_head: bool) -> Callable[[Params, np.ndarray], list[jax.Array]]:
+    # Source and target are mostly the same model: one compilation then serves both.
     def run(params: Params, tokens: jax.Array) -> list[jax.Array]:
         def forward(m: GPT1) -> list[jax.Array]:
             h, table = m.features(tokens)
@@ -179,7 +186,7 @@ def _logits(model: GPT1, params: Params, tokens: np.ndarray, with_head: bool) ->
 
         return model.apply({"params": params}, method=forward)
 
-    return [np.asarray(x) for x in run(params, tokens)]
+    return jax.jit(run)
 
 
 def _left_out(model: GPT1, written: GPT1, format: str) -> tuple[str, ...]:

@@ -109,12 +109,6 @@ def tree_shardings(abstract: Any, mesh: Mesh) -> Any:
     return jax.tree.map(lambda p: NamedSharding(mesh, spec(*p)), specs, is_leaf=lambda p: isinstance(p, PartitionSpec))
 
 
-def init_sharded(init: Callable[[], Any], mesh: Mesh) -> tuple[Any, Any]:
-    """Runs `init` so that every array is born where it lives; returns the plain tree and its shardings."""
-    compiled, shardings = jit_init(lambda _: init(), mesh)
-    return compiled(0), shardings
-
-
 def jit_init(init: Callable[[Any], Any], mesh: Mesh) -> tuple[Callable[[Any], Any], Any]:
     """`init`, a function of a seed, so that every array is born where it lives, and the shardings of its plain tree."""
     shardings = tree_shardings(jax.eval_shape(init, 0), mesh)
@@ -126,7 +120,7 @@ def jit_init(init: Callable[[Any], Any], mesh: Mesh) -> tuple[Callable[[Any], An
 
 
 def abstract_sharded(init: Callable[[], Any], mesh: Mesh) -> Any:
-    """The tree that `init_sharded` would make, as `jax.ShapeDtypeStruct`s with shardings: nothing is computed."""
+    """The tree that `jit_init` would make, as `jax.ShapeDtypeStruct`s with shardings: nothing is computed."""
     boxed = jax.eval_shape(init)
     return jax.tree.map(
         lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),

@@ -58,7 +58,7 @@ class TrainState:
 def initial_state(
     model: GPT1, optimizer: optax.GradientTransformation, seed: int | np.uint32 | jax.Array
 ) -> TrainState:
-    """The state before step 1, its arrays in Flax's partitioning boxes (see `sharding.init_sharded`)."""
+    """The state before step 1, its arrays in Flax's partitioning boxes (see `sharding.jit_init`)."""
     key = jax.random.key(seed)
     params = model.init_partitioned(jax.random.fold_in(key, 0x1417))  # no step's key
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), key)

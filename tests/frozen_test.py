@@ -15,7 +15,7 @@ from gpt1_jax.frozen import frozen_objective, frozen_optimizer
 from gpt1_jax.losses import task_objective
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 from gpt1_jax.optim import OptimizerConfig, Schedule, make_optimizer
-from gpt1_jax.sharding import MeshConfig, init_sharded, make_mesh, to_global
+from gpt1_jax.sharding import MeshConfig, jit_init, make_mesh, to_global
 from gpt1_jax.train import initial_state, jit_train_step, make_train_step
 
 CONFIG = GPT1Config(vocab_size=50, n_special=3, n_ctx=8, n_embd=16, n_head=4, n_layer=1)
@@ -48,7 +48,8 @@ def test_frozen_parameters_do_not_change_by_one_bit(devices, mesh):
     mesh = make_mesh(mesh, devices=devices[: 8 if mesh.tensor == 2 else 1])
     optimizer = frozen_optimizer(make_optimizer(OptimizerConfig(weight_decay=0.1, clip_norm=0.5)), CONFIG)
     objective = frozen_objective(task_objective(MODEL), CONFIG)
-    state, shardings = init_sharded(lambda: initial_state(MODEL, optimizer, seed=0), mesh)
+    init, shardings = jit_init(lambda seed: initial_state(MODEL, optimizer, seed), mesh)
+    state = init(0)
     zeros = state.params["h_0"]["ln_1"]["bias"]
     assert not np.asarray(zeros).any()
     state.params["h_0"]["ln_1"]["bias"] = -zeros

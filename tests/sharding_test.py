@@ -19,7 +19,7 @@ from gpt1_jax.sharding import (
     batch_sharding,
     check_mesh,
     constrain,
-    init_sharded,
+    jit_init,
     make_mesh,
     param_shardings,
     spec,
@@ -142,8 +142,8 @@ SPECS = {
 }
 
 
-def init() -> dict[str, Any]:
-    return {"params": MODEL.init_partitioned(jax.random.key(3)), "step": jnp.int32(0)}
+def init(seed: Any = 3) -> dict[str, Any]:
+    return {"params": MODEL.init_partitioned(jax.random.key(seed)), "step": jnp.int32(0)}
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,8 @@ def mesh(devices):
 
 def test_parameters_are_born_where_they_live(mesh, devices):
     """Sharded over fsdp and tensor, copied over data, and the same numbers as on one device."""
-    tree, shardings = init_sharded(init, mesh)
+    born, shardings = jit_init(init, mesh)
+    tree = born(3)
     params = {"/".join(path): x for path, x in flatten_dict(tree["params"]).items()}
     for name, expected in SPECS.items():
         assert params[name].sharding.spec == expected, name
@@ -163,8 +164,8 @@ def test_parameters_are_born_where_they_live(mesh, devices):
     assert jax.tree.map(lambda x: x.sharding, tree) == shardings
     assert param_shardings(MODEL, mesh) == shardings["params"]
 
-    one, _ = init_sharded(init, make_mesh(MeshConfig(), devices=devices[:1]))
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(tree), jax.device_get(one))
+    on_one, _ = jit_init(init, make_mesh(MeshConfig(), devices=devices[:1]))
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(tree), jax.device_get(on_one(3)))
 
 
 def test_abstract_state_has_the_shapes_and_shardings_of_the_real_one(mesh):

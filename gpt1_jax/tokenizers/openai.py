@@ -32,7 +32,7 @@ from gpt1_jax.tokenizers import openai_files
 from gpt1_jax.tokenizers.approximate import ApproximateWords
 from gpt1_jax.tokenizers.bpe import END_OF_WORD, NEWLINE, UNKNOWN_ID, BytePairs
 from gpt1_jax.tokenizers.openai_files import VocabularyFiles
-from gpt1_jax.tokenizers.protocol import MARKER, write_marker
+from gpt1_jax.tokenizers.protocol import MARKER, check_ids, write_marker
 from gpt1_jax.tokenizers.words import SpacyWords, Words, lines_of_chunks, pieces
 
 EXACT, APPROXIMATE = "exact", "approximate"
@@ -174,11 +174,7 @@ class OpenAITokenizer:
           InputError: an id is not in the vocabulary.
         """
         subwords = self.pairs.subwords
-        ids = [int(i) for i in ids]
-        for i in ids:
-            if not 0 <= i < len(subwords):
-                raise InputError(f"ids: {i} is not in the vocabulary (0 to {len(subwords) - 1}); leave special ids out")
-        return "".join(subwords[i] for i in ids).replace(END_OF_WORD, " ").strip()
+        return "".join(subwords[i] for i in check_ids(ids, len(subwords))).replace(END_OF_WORD, " ").strip()
 
     def save(self, directory: str | Path) -> None:
         """Writes the two files, byte for byte, and the marker file."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from gpt1_jax.errors import InputError
 from gpt1_jax.files import read_json, write_json
 
 MARKER = "gpt1_tokenizer.json"
@@ -42,6 +43,19 @@ class Tokenizer(Protocol):
 
     def save(self, directory: str | Path) -> None:
         """Writes a folder that `gpt1_jax.tokenizers.load` reads."""
+
+
+def check_ids(ids: Sequence[int], vocab_size: int) -> list[int]:
+    """The ids of a sequence that is to be decoded.
+
+    Raises:
+      InputError: one is not in the vocabulary.
+    """
+    ids = [int(i) for i in ids]
+    for i in ids:
+        if not 0 <= i < vocab_size:
+            raise InputError(f"ids: {i} is not in the vocabulary (0 to {vocab_size - 1}); leave special ids out")
+    return ids
 
 
 def write_marker(directory: Path, kind: str, **fields: Any) -> None:

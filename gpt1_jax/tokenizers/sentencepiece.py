@@ -27,7 +27,7 @@ from absl import logging
 
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import make_directory, write_atomically
-from gpt1_jax.tokenizers.protocol import MARKER, write_marker
+from gpt1_jax.tokenizers.protocol import MARKER, check_ids, write_marker
 
 MODEL_FILE = "sentencepiece.model"
 MAX_TRAINING_BYTES = 256 << 20
@@ -97,13 +97,7 @@ class SentencePieceTokenizer:
         Raises:
           InputError: an id is not in the vocabulary.
         """
-        ids = [int(i) for i in ids]
-        for i in ids:
-            if not 0 <= i < self.vocab_size:
-                raise InputError(
-                    f"ids: {i} is not in the vocabulary (0 to {self.vocab_size - 1}); leave special ids out"
-                )
-        return self._processor.Decode(ids)
+        return self._processor.Decode(check_ids(ids, self.vocab_size))
 
     def save(self, directory: str | Path) -> None:
         """Writes the model and its marker file."""
