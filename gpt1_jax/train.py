@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from absl import logging
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -29,6 +26,8 @@ from gpt1_jax.metrics import MetricsWriter, Progress
 from gpt1_jax.model import GPT1
 from gpt1_jax.optim import Schedule
 from gpt1_jax.sharding import batch_sharding, to_global, tree_shardings
+from gpt1_jax.stop import Interrupted as Interrupted  # part of what `fit` raises
+from gpt1_jax.stop import StopSignals
 
 HostBatch = Mapping[str, np.ndarray]
 
@@ -177,20 +176,6 @@ class LoopConfig:
                 raise InputError(f"loop.{name}={getattr(self, name)} must be at least {least}")
 
 
-class Interrupted(Exception):
-    """SIGTERM or Ctrl-C ended the run between two updates; what was done, if anything, is saved.
-
-    Attributes:
-      signum: the signal.
-      step: updates done and saved.
-    """
-
-    def __init__(self, signum: int, step: int) -> None:
-        when = f"after step {step}: saved; start the same command again to continue" if step else "before step 1"
-        super().__init__(f"{signal.Signals(signum).name} {when}")
-        self.signum, self.step = signum, step
-
-
 class Diverged(RuntimeError):
     """The loss or its gradient is not a number any more; nothing of it was saved."""
 
@@ -298,30 +283,3 @@ def _check_finite(metrics: Metrics, step: int, checkpointer: Checkpointer) -> di
                 "warm-up, and start the same command again in a new workdir"
             )
     return values
-
-
-class StopSignals:
-    """Turns the first SIGTERM or Ctrl-C into a flag that the loop reads between two updates.
-
-    The second Ctrl-C interrupts at once. Outside the main thread, where Python takes no signals, it does nothing.
-    """
-
-    def __init__(self) -> None:
-        self.signum = 0
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> StopSignals:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {s: signal.signal(s, self._stop) for s in (signal.SIGTERM, signal.SIGINT)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
-
-    def _stop(self, signum: int, frame: object) -> None:
-        del frame
-        if self.signum and signum == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.signum = signum
-        logging.warning("%s: finishing the update in progress, then saving", signal.Signals(signum).name)
