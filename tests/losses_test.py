@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import random_params
 
 from gpt1_jax.losses import LossConfig, lm_nll_sum, lm_objective, next_token_nll, task_objective, task_outputs
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
@@ -110,12 +111,6 @@ def test_chunks_never_hold_all_logits(backward):
 
 LM = GPT1(CONFIG)
 CHOICE = GPT1(CONFIG, ReadOut("multiple_choice"))
-
-
-def random_params(model: GPT1) -> Any:
-    rng = np.random.default_rng(2)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
-    return jax.tree.map(lambda x: 0.3 * rng.normal(size=x.shape).astype(np.float32), shapes)
 
 
 def lm_batch(n_rows: int = 6) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import random_params
 
 from gpt1_jax.model import GPT1, GPT1Config, KVCache
 
@@ -16,13 +17,7 @@ MODEL = GPT1(CONFIG)
 TOKENS = np.random.default_rng(0).integers(0, 50, (3, 12), np.int32)
 
 
-def random_params() -> dict[str, Any]:
-    rng = np.random.default_rng(1)
-    shapes = jax.eval_shape(MODEL.init, jax.random.key(0), TOKENS)["params"]
-    return jax.tree.map(lambda x: 0.3 * rng.normal(size=x.shape).astype(np.float32), shapes)
-
-
-PARAMS = random_params()
+PARAMS = random_params(MODEL)
 
 
 @functools.cache

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import random_params
 
 from gpt1_jax.errors import InputError
 from gpt1_jax.losses import mask_answers, task_nll, task_outputs
@@ -30,12 +31,6 @@ READ_OUTS = {
     "multiple_choice": ReadOut("multiple_choice"),
 }
 STREAMS = {"classification": 1, "entailment": 1, "similarity": 2, "multiple_choice": 4}
-
-
-def random_params(model: GPT1) -> dict[str, Any]:
-    rng = np.random.default_rng(1)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
-    return jax.tree.map(lambda x: 0.3 * rng.normal(size=x.shape).astype(np.float32), shapes)
 
 
 def batch(n_streams: int, n_rows: int = 5) -> dict[str, np.ndarray]:

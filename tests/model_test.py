@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
+from helpers import random_params
 
 from gpt1_jax import model as model_module
 from gpt1_jax.errors import InputError
@@ -33,15 +34,6 @@ TOKENS = np.random.default_rng(0).integers(0, 50, (3, 12), np.int32)
 
 def model_of(**changes: Any) -> GPT1:
     return GPT1(dataclasses.replace(CONFIG, **changes))
-
-
-def random_params(model: GPT1, scale: float = 0.3) -> dict[str, Any]:
-    """Large random numbers everywhere, so that nothing is too small to matter; padded rows zero."""
-    rng = np.random.default_rng(1)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), TOKENS)["params"]
-    params = jax.tree.map(lambda x: scale * rng.normal(size=x.shape).astype(np.float32), shapes)
-    params["tokens_embed"]["embedding"][model.config.n_rows :] = 0
-    return params
 
 
 PARAMS = random_params(LM)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import helpers
 import jax
 import ml_dtypes
 import numpy as np
@@ -45,11 +46,8 @@ MODELS = {
 
 
 def random_params(model: GPT1) -> Any:
-    """Random numbers everywhere, but in the rows that pad the table and in the bias of a classifier."""
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
-    params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), shapes)
-    params["tokens_embed"]["embedding"][model.config.n_rows :] = 0
+    """Random numbers everywhere, but in the bias of a classifier, for which transformers has no place."""
+    params = helpers.random_params(model)
     if model.readout and model.readout.kind != "multiple_choice" and model.config.clf_bias:
         params["clf"]["bias"][:] = 0
     return params

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from helpers import random_params
 
 from gpt1_jax.errors import InputError
 from gpt1_jax.interop.openai_folder import (
@@ -73,12 +74,6 @@ def arrays_in_order(params: Any, config: GPT1Config) -> list[np.ndarray]:
     return [params["positions_embed"]["embedding"], tokens[: config.vocab_size], *blocks]
 
 
-def random_params(config: GPT1Config, readout: ReadOut | None = None) -> Any:
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(GPT1(config, readout).init, jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
-    return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), shapes)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return put(tmp_path / "model")
@@ -98,7 +93,7 @@ def test_every_array_is_at_its_place(folder):
 
 def test_the_tree_is_the_models(folder):
     config, params = load_openai(folder, n_head=HEADS)
-    wanted = random_params(config)
+    wanted = random_params(GPT1(config))
     assert jax.tree.structure(params) == jax.tree.structure(wanted)
     assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, wanted)
 
@@ -109,8 +104,7 @@ def test_every_byte_comes_back(folder, tmp_path):
 
 
 def test_ours_to_openai_to_ours(tmp_path):
-    params = random_params(CONFIG)
-    params["tokens_embed"]["embedding"][VOCAB:] = 0
+    params = random_params(GPT1(CONFIG))
     save_openai(tmp_path / "model", CONFIG, jax.tree.map(jax.numpy.asarray, params))
     config, again = load_openai(tmp_path, n_head=HEADS)
     assert config == CONFIG
@@ -155,7 +149,7 @@ def test_what_the_format_cannot_hold_is_dropped_with_a_warning(folder, tmp_path,
     config = GPT1Config(
         vocab_size=VOCAB, n_special=3, n_ctx=N_CTX, n_embd=D, n_head=HEADS, n_layer=LAYERS, activation="relu"
     )
-    params = random_params(config, readout)
+    params = random_params(GPT1(config, readout))
     save_openai(tmp_path / "out", config, params)
     for lost in ("the 3 special rows", "the task head", "activation='relu'", "n_head=3 (give it when loading)"):
         assert f"{tmp_path / 'out'}: OpenAI's layout has no place for {lost}; left out" in caplog.text
@@ -429,5 +423,5 @@ def changed(array: np.ndarray) -> Any:
 )
 def test_parameters_that_cannot_be_written(tmp_path, change, message):
     with pytest.raises(InputError, match=message):
-        save_openai(tmp_path / "out", CONFIG, change(random_params(CONFIG)))
+        save_openai(tmp_path / "out", CONFIG, change(random_params(GPT1(CONFIG))))
     assert not (tmp_path / "out").exists()

@@ -1,10 +1,9 @@
 """Parameters under their official names, and back."""
 
-from typing import Any
-
 import jax
 import numpy as np
 import pytest
+from helpers import random_params
 
 from gpt1_jax.errors import InputError
 from gpt1_jax.interop.openai import params_from_official, params_to_official
@@ -22,18 +21,10 @@ MODELS = {
 }
 
 
-def random_params(config: GPT1Config, readout: ReadOut | None) -> Any:
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(GPT1(config, readout).init, jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
-    params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), shapes)
-    params["tokens_embed"]["embedding"][config.n_rows :] = 0
-    return params
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_there_and_back_returns_every_byte(name):
     config, readout = MODELS[name]
-    params = random_params(config, readout)
+    params = random_params(GPT1(config, readout))
     official = params_to_official(params, config)
     again = params_from_official(official.__getitem__, config, readout)
     assert jax.tree.structure(again) == jax.tree.structure(params)
@@ -45,7 +36,7 @@ def test_there_and_back_returns_every_byte(name):
 
 def test_layout():
     """The heads of q, then those of k, then those of v; token, special and position rows."""
-    params = random_params(*MODELS["fine-tuned"])
+    params = random_params(GPT1(*MODELS["fine-tuned"]))
     official = params_to_official(params, FINE_TUNED)
     assert official["model/we"].shape == (50 + 3 + 8, 12)
     np.testing.assert_array_equal(official["model/we"][53:], params["positions_embed"]["embedding"])
@@ -59,7 +50,7 @@ def test_layout():
 
 
 def test_a_head_that_is_not_asked_for_is_left_out():
-    official = params_to_official(random_params(*MODELS["fine-tuned"]), FINE_TUNED)
+    official = params_to_official(random_params(GPT1(*MODELS["fine-tuned"])), FINE_TUNED)
     assert "clf" not in params_from_official(official.__getitem__, FINE_TUNED)
 
 
@@ -71,7 +62,7 @@ def test_a_head_that_is_not_asked_for_is_left_out():
     ],
 )
 def test_another_shape_is_refused(changes, message):
-    official = params_to_official(random_params(*MODELS["fine-tuned"]), FINE_TUNED)
+    official = params_to_official(random_params(GPT1(*MODELS["fine-tuned"])), FINE_TUNED)
     config = GPT1Config(
         **{"vocab_size": 50, "n_special": 3, "n_ctx": 8, "n_embd": 12, "n_head": 3, "n_layer": 2} | changes
     )
@@ -80,7 +71,7 @@ def test_another_shape_is_refused(changes, message):
 
 
 def test_another_shape_inside_a_block_is_refused():
-    official = params_to_official(random_params(*MODELS["fine-tuned"]), FINE_TUNED)
+    official = params_to_official(random_params(GPT1(*MODELS["fine-tuned"])), FINE_TUNED)
     official["model/h1/mlp/c_fc/w"] = official["model/h1/mlp/c_fc/w"][..., :-1]
     with pytest.raises(InputError, match=r"model/h1/mlp/c_fc/w has shape \[1, 12, 47\], .* asks for \[1, 12, 48\]"):
         params_from_official(official.__getitem__, FINE_TUNED)

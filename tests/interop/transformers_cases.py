@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import helpers
 import jax
 import numpy as np
 import pytest
@@ -49,10 +50,8 @@ GOLDENS = ("hf_tiny_lm", "hf_tiny_base", "hf_tiny_doubleheads", "hf_tiny_seqclf"
 
 
 def random_params(model: GPT1) -> Any:
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
-    params = jax.tree.map(lambda x: 0.3 * rng.normal(size=x.shape).astype(np.float32), shapes)
-    params["tokens_embed"]["embedding"][model.config.n_rows :] = 0
+    """Random numbers everywhere, but in the bias of a classifier, for which transformers has no place."""
+    params = helpers.random_params(model)
     if model.readout and model.readout.kind != "multiple_choice" and model.config.clf_bias:
         params["clf"]["bias"][:] = 0
     return params
