@@ -17,9 +17,7 @@ import json
 import os
 import re
 import shutil
-import socket
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -30,11 +28,10 @@ from absl import logging
 from gpt1_jax.config import flatten
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import first_missing, json_text, similar, write_json
+from gpt1_jax.lock import release_lock, take_lock
 
 CONFIG = "config.json"
-LOCK = ".lock"
 _PROBE_BYTES = 1 << 20
-_held: set[tuple[int, int]] = set()  # lock files (device, inode) of this process, which its POSIX locks let in
 
 
 @dataclasses.dataclass
@@ -56,8 +53,7 @@ class Workdir:
     def close(self) -> None:
         """Releases the lock, which otherwise ends with the process, however that ends."""
         if self._lock is not None:
-            _held.discard(_identity(os.fstat(self._lock)))
-            os.close(self._lock)
+            release_lock(self._lock)
             self._lock = None
 
     def forget(self) -> None:
@@ -112,7 +108,7 @@ def open_workdir(
     if process_index != 0:
         return Workdir(path, config, resumed=False)
     _make_and_probe(path, min_free_bytes)
-    lock = _take_lock(path)
+    lock = take_lock(path, "workdir")
     workdir = Workdir(path, config, (path / CONFIG).exists(), lock, frozenset(os.listdir(path)))
     try:
         if workdir.resumed:
@@ -181,36 +177,6 @@ def _make_and_probe(path: Path, min_free_bytes: int) -> None:
             f"workdir={path} has {free / 1e6:,.0f} MB free, the run needs {min_free_bytes / 1e6:,.0f} MB for its "
             "checkpoints. Make space, choose another disk, or keep fewer checkpoints."
         )
-
-
-def _take_lock(path: Path) -> int:
-    """Locks the folder until the descriptor that is returned is closed, or the process ends."""
-    import fcntl  # not on Windows, where the rest of the package works
-
-    lock = path / LOCK
-    if lock.exists() and _identity(lock.stat()) in _held:  # to open it, and close it again, would release the lock
-        raise InputError(f"workdir={path} is already open in this process: close it first, or choose another workdir")
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        # A POSIX lock, since one of flock's would live on in worker processes that were forked.
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        owner = os.read(descriptor, 1000).decode(errors="replace").strip() or "another process"
-        os.close(descriptor)
-        raise InputError(
-            f"workdir={path} is in use by {owner}. Wait for that run to end, stop it, or choose another workdir."
-        ) from None
-    except OSError as error:
-        logging.warning("%s cannot be locked (%s): take care that only one run uses it", path, error)
-    os.truncate(descriptor, 0)
-    since = time.strftime("%Y-%m-%d %H:%M:%S")
-    os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}, since {since}\n".encode())
-    _held.add(_identity(os.fstat(descriptor)))
-    return descriptor
-
-
-def _identity(stat: os.stat_result) -> tuple[int, int]:
-    return stat.st_dev, stat.st_ino
 
 
 def _check_same_program(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
