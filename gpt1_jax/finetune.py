@@ -194,19 +194,12 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
             adapt(config, examples["train"], adapted_in, init_from)
             adapted = _starting_point(config, adapted_in).for_task(model.readout)
             start = start._replace(params=adapted.with_n_ctx(model.config.n_ctx).params)
+        optimizer, train_step = jit_step(config, model, mesh)
         trained = train(
             workdir,
             model,
-            _optimizer(_without_schedule(config.optimizer), config.freeze, model),
-            _compiled_train_step(
-                model,
-                _without_schedule(config.optimizer),
-                config.loss,
-                config.accumulation_steps,
-                mesh,
-                config.freeze,
-                config.lm_coef > 0,
-            ),
+            optimizer,
+            train_step,
             batches,
             schedules=schedules,
             n_steps=n_steps,
@@ -279,6 +272,20 @@ def _train_batches(config: FinetuneConfig, split: EncodedSplit, n_embd: int, buc
     if config.original_batches:
         return original_batches(split, n_embd=n_embd, **common)
     return train_batches(split, buckets=buckets, **common)
+
+
+def jit_step(
+    config: FinetuneConfig, model: GPT1, mesh: Mesh
+) -> tuple[optax.GradientTransformationExtraArgs, TrainStep]:
+    """The optimizer and the update over the mesh: what `run` trains with and launch/compile.py compiles.
+
+    Runs that differ only in their rates, in lambda or in their length get the very same.
+    """
+    optimizer = _without_schedule(config.optimizer)
+    step = _compiled_train_step(
+        model, optimizer, config.loss, config.accumulation_steps, mesh, config.freeze, config.lm_coef > 0
+    )
+    return _optimizer(optimizer, config.freeze, model), step
 
 
 def _without_schedule(config: OptimizerConfig) -> OptimizerConfig:

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import optax
 from absl import logging
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 
 from gpt1_jax import tokenizers
 from gpt1_jax.config import from_config, to_dict
@@ -34,7 +36,7 @@ from gpt1_jax.runs import check_seed, describe_run, open_run, train, write_resul
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh
 from gpt1_jax.text_evaluator import TextEvaluator
 from gpt1_jax.tokenizers import Tokenizer
-from gpt1_jax.train import LoopConfig, jit_train_step, make_train_step, state_shardings
+from gpt1_jax.train import LoopConfig, TrainStep, jit_train_step, make_train_step, state_shardings
 from gpt1_jax.warm_start import ModelOptions, StartingPoint, pretrained_start, without_head
 from gpt1_jax.workdir import has_checkpoint
 
@@ -187,9 +189,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
                 return {f"heldout_{name}": value for name, value in evaluator(params).items()}
 
         n_steps = config.n_steps or math.ceil(config.epochs * windows.steps_per_epoch)
-        optimizer = make_optimizer(config.optimizer)
-        objective = lm_objective(model, config.loss)
-        step = make_train_step(objective, optimizer, accumulation_steps=config.accumulation_steps)
+        optimizer, train_step = jit_step(config, model, mesh)
         describe_run(
             mesh,
             n_steps=n_steps,
@@ -202,7 +202,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             workdir,
             model,
             optimizer,
-            jit_train_step(step, mesh, state_shardings(model, optimizer, mesh)),
+            train_step,
             windows,
             schedules={"learning_rate": make_schedule(config.optimizer, n_steps)},
             n_steps=n_steps,
@@ -215,6 +215,16 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         metrics = trained.metrics or ({} if evaluate is None else evaluate(trained.params))
         write_results(workdir, {"n_steps": n_steps, **metrics})
         return PretrainResult(model, trained.params, tokenizer, metrics)
+
+
+def jit_step(
+    config: PretrainConfig, model: GPT1, mesh: Mesh
+) -> tuple[optax.GradientTransformationExtraArgs, TrainStep]:
+    """The optimizer and the update over the mesh: what `run` trains with and launch/compile.py compiles."""
+    optimizer = make_optimizer(config.optimizer)
+    objective = lm_objective(model, config.loss)
+    step = make_train_step(objective, optimizer, accumulation_steps=config.accumulation_steps)
+    return optimizer, jit_train_step(step, mesh, state_shardings(model, optimizer, mesh))
 
 
 def discard_other_text(config: PretrainConfig, workdir: Path) -> None:
