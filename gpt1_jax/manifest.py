@@ -111,7 +111,7 @@ class Manifest:
         return dataclasses.replace(self, files=files)
 
     def write(self, folder: epath.Path) -> None:
-        """Writes it in one rename, in place of the one that may be there."""
+        """Writes it in one rename (in a bucket: in one write), in place of the one that may be there."""
         content = {
             "format": _FORMAT,
             "step": self.step,
@@ -119,8 +119,12 @@ class Manifest:
             "arrays": {name: str(spec) for name, spec in self.arrays.items()},
             "files": {name: dataclasses.asdict(digest) for name, digest in self.files.items()},
         }
+        text = json.dumps(content | {"sha256": _checksum(content)}, indent=1)
+        if "://" in os.fspath(folder):
+            (folder / NAME).write_text(text, encoding="utf-8")
+            return
         temporary = folder / f"{NAME}.tmp"
-        temporary.write_text(json.dumps(content | {"sha256": _checksum(content)}, indent=1), encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
         FileDigest.of(temporary, durable=True)
         temporary.replace(folder / NAME)
 
