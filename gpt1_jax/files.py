@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import glob
 import hashlib
 import json
 import math
@@ -13,7 +14,7 @@ from typing import Any
 from gpt1_jax.errors import InputError
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
     """Writes `data` so that after a crash at any moment `path` has its old content or all of the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -22,8 +23,11 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:  # a write that fails does not know of what
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+    _remove_leftovers(path)
     _sync_directory(path.parent)
 
 
@@ -107,6 +111,24 @@ def similar(path: Path, *, folder: bool, n: int = 1) -> list[Path]:
     except OSError:
         return []
     return [path.parent / name for name in difflib.get_close_matches(path.name, names, n=n, cutoff=0.5)]
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Removes what writers of the same file left that were killed in the midst."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        number = leftover.name.split(".")[-2]
+        if number.isdecimal() and not _is_running(int(number)):
+            leftover.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        pass
+    return True
 
 
 def _finite(value: Any) -> Any:

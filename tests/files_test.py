@@ -2,6 +2,9 @@
 
 import hashlib
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -42,9 +45,23 @@ def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(tmp_path, mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", no_space)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/a'"):
         write_atomically(tmp_path / "a", b"new")
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("a", b"old")]
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path):
+    code = f"""
+import os, pathlib, signal
+from gpt1_jax.files import write_atomically
+os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+write_atomically(pathlib.Path({str(tmp_path / "[a]")!r}), b"half")
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1
+    (tmp_path / f".[a].{os.getppid()}.tmp").touch()  # of one that is at work
+    write_atomically(tmp_path / "[a]", b"whole")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [f".[a].{os.getppid()}.tmp", "[a]"]
 
 
 def test_a_folder_that_cannot_be_made_names_its_setting(tmp_path):
