@@ -286,12 +286,15 @@ class Checkpointer:
         except ValueError as error:
             problem = str(error)
         if problem := _same_on_all_processes(problem):
-            earlier = [other for other in self.all_steps() if other < step]
-            goes_back_to = f"from step {max(earlier)}" if earlier else "from the beginning"
-            raise InputError(
-                f"the checkpoint of step {step} is damaged: {problem}. Delete the folder {folder} and start the same "
-                f"command again: it continues {goes_back_to}."
-            )
+            others = [other for other in self.all_steps() if other != step]
+            goes_on = f"from step {max(others)}" if others else "from the beginning"
+            again = f"Delete the folder {folder} and start the same command again: it continues {goes_on}"
+            if others and max(others) > step:  # the best one, or one that was asked for
+                again += (
+                    f", with the best of what is left. To have step {step} again, delete all of {self._directory}: it "
+                    "then continues from the beginning"
+                )
+            raise InputError(f"the checkpoint of step {step} is damaged: {problem}. {again}.")
         return manifest
 
     def _read_arrays(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -288,6 +288,17 @@ def test_every_damaged_file_is_found(intact: Path, tmp_path: Path, fault: str):
             assert checkpointer.restore(abstract(state))[1] == {"epoch": 1}
 
 
+def test_of_a_damaged_checkpoint_that_is_not_the_latest_it_says_what_would_be_lost(intact: Path, tmp_path: Path):
+    shutil.copytree(intact, tmp_path / "c")
+    (tmp_path / "c" / "1" / "manifest.json").unlink()
+    with Checkpointer(tmp_path / "c") as checkpointer:
+        with pytest.raises(InputError, match=r"continues from step 2, with the best of what is left. To have step 1"):
+            checkpointer.restore_params(1)
+        shutil.rmtree(tmp_path / "c" / "2")
+        with pytest.raises(InputError, match=r"it continues from the beginning\.$"):
+            checkpointer.restore_params(1)
+
+
 def test_a_renamed_or_newer_folder_is_refused(intact: Path, tmp_path: Path):
     shutil.copytree(intact / "2", tmp_path / "9")
     with Checkpointer(tmp_path) as checkpointer, pytest.raises(InputError, match="is that of step 2"):
