@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging as standard_logging
 import math
 import os
 import time
@@ -43,6 +42,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt1_jax.errors import InputError
 from gpt1_jax.manifest import ArraySpec, Manifest
+from gpt1_jax.quiet_orbax import QuietOrbax, drop_repeated_errors
 from gpt1_jax.storage_form import check_fits, fill, storage_form
 
 PyTree = Any
@@ -90,9 +90,9 @@ class Checkpointer:
         self._read_only = read_only
         self._pending: Manifest | None = None  # of the save in progress
         self._known_metrics: dict[int, Mapping[str, float]] = {}
-        self._quiet = _QuietOrbax()
+        self._quiet = QuietOrbax()
         logging.get_absl_logger().addFilter(self._quiet)
-        standard_logging.getLogger("asyncio").addFilter(_reported_already)  # for good: they come when memory is freed
+        drop_repeated_errors()
         self._manager = _Manager(
             self._directory,
             options=ocp.CheckpointManagerOptions(
@@ -402,27 +402,6 @@ class _Keep(ocp.checkpoint_managers.PreservationPolicy):
         steps = [checkpoint.step for checkpoint in checkpoints]
         kept = {*sorted(steps)[-self.latest :], self.best_of(steps)}
         return [step in kept or (self.every is not None and step % self.every == 0) for step in steps]
-
-
-class _QuietOrbax(standard_logging.Filter):
-    """Drops Orbax's running commentary, and its stack traces of errors that `Checkpointer` raises itself.
-
-    Orbax logs through the absl logger that the user's own messages go through: those, and Orbax's warnings, pass.
-    With absl's verbosity at debug everything does.
-    """
-
-    def filter(self, record: standard_logging.LogRecord) -> bool:
-        if f"{os.sep}orbax{os.sep}" not in record.pathname or logging.vlog_is_on(1):
-            return True
-        if record.exc_info or str(record.msg).startswith("Waiting for previous save"):  # `save` tells it better
-            return False
-        return record.levelno >= standard_logging.WARNING
-
-
-def _reported_already(record: standard_logging.LogRecord) -> bool:
-    """Drops asyncio's report of every array of a failed save whose error nobody looked at: `wait` raised the first."""
-    message = record.getMessage()
-    return not ("exception was never retrieved" in message and ocp.path.atomicity.TMP_DIR_SUFFIX in message)
 
 
 def _same_on_all_processes(problem: str, limit: int = 1024) -> str:

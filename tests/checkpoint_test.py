@@ -373,6 +373,7 @@ def test_a_full_disk_is_reported_and_survived(tmp_path: Path):
     assert "File too large" in out
     assert "The last complete one is step 1." in out
     assert "ERROR" not in err
+    assert "Traceback" not in err
     with Checkpointer(tmp_path, read_only=True) as checkpointer:
         assert checkpointer.all_steps() == [1, 3]
 
