@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import logging as standard_logging
 import os
 import re
@@ -35,6 +36,11 @@ def run(main: Callable[[], None]) -> None:
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(2)
+        except OSError as error:
+            if not (problem := _about_the_disk(error)):
+                raise
+            print(f"error: {problem}", file=sys.stderr)
+            sys.exit(2)
         except Diverged as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(1)
@@ -51,6 +57,14 @@ def run(main: Callable[[], None]) -> None:
     standard_logging.getLogger("jax").setLevel(standard_logging.WARNING)  # at INFO it lists the backends it lacks
     logging.get_absl_handler().setFormatter(None)
     app.run(wrapped, flags_parser=_parse)
+
+
+def _about_the_disk(error: OSError) -> str:
+    """What to do about a disk that is full or read-only; "" for other errors."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return ""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror}. Make space there, or make it writable, and start the same command again."
 
 
 def register_parsers() -> None:
