@@ -255,7 +255,7 @@ def get_tokenizer(
         else:
             logging.info("training a SentencePiece tokenizer of %d pieces", model.vocab_size)
             tokenizers.train_sentencepiece(
-                _split(config).select(read_documents(config.source), "train"),
+                _split(config).training_documents(read_documents(config.source)),
                 directory,
                 vocab_size=model.vocab_size,
                 lowercase=config.tokenizer.lowercase,

@@ -153,6 +153,7 @@ def test_killed_and_started_again_ends_as_if_nothing_had_happened(config, tmp_pa
         ({"n_steps": 0}, "n_steps=0"),
         ({"accumulation_steps": 0}, "accumulation_steps=0"),
         ({"heldout_fraction": 1.0}, "heldout_fraction=1.0"),
+        ({"heldout_fraction": 1e-6}, "none of the 120 documents"),
         ({"seed": -1}, "seed=-1"),
         ({"loss": {"chunk": -1}}, "loss.chunk=-1"),
         ({"model": {"vocab_size": 5000}}, "vocab_size=5000"),

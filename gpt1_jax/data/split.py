@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -64,6 +65,40 @@ class Split:
         """Hex SHA-256 of the excluded documents' keys; "" if there are none."""
         return hashlib.sha256(b"".join(sorted(self.excluded))).hexdigest() if self.excluded else ""
 
-    def select(self, texts: Iterable[str], side: Side) -> Iterator[str]:
-        """The documents of one side, for example those that a tokenizer may learn from."""
-        return (text for text in texts if self.side(text) == side)
+    def training_documents(self, texts: Iterable[str]) -> Iterator[str]:
+        """The documents of the side "train": those that a tokenizer may learn from.
+
+        Raises:
+          InputError: when all have been read, and none is held out; see `refuse_nothing_held_out`.
+        """
+        n_documents, lowest_rank = 0, 1.0
+        for text in texts:
+            side, rank = self.place(text)
+            if side != "excluded" and text.strip():
+                n_documents, lowest_rank = n_documents + 1, min(lowest_rank, rank)
+            if side == "train":
+                yield text
+        refuse_nothing_held_out(self.heldout_fraction, n_documents, lowest_rank)
+
+
+def refuse_nothing_held_out(fraction: float, n_documents: int, lowest_rank: float, again: str = "") -> None:
+    """Refuses a corpus of which nothing is held out against the will of its user, who would notice hours later.
+
+    Args:
+      fraction: what is to be held out.
+      n_documents: in the corpus, on both sides.
+      lowest_rank: of these, see `Split.place`.
+      again: what has to be done first.
+
+    Raises:
+      InputError: with a fraction that holds out one document.
+    """
+    if fraction == 0 or lowest_rank < fraction or n_documents == 0:
+        return
+    way = (
+        f"raise it to {math.ceil(lowest_rank * 1000 + 1) / 1000:g} (holds out one of them), " if n_documents > 1 else ""
+    )
+    raise InputError(
+        f"heldout_fraction={fraction}: none of the {n_documents} documents of the source is held out; {way}cut long "
+        f"text files into several, or set it to 0 and evaluate on another source.{again}"
+    )

@@ -29,9 +29,24 @@ def test_fraction_and_seed():
 def test_excluded_texts_and_their_copies():
     split = Split.excluding(["A test sentence .", "b"], heldout_fraction=0.5)
     assert [split.side(text) for text in ("a  TEST sentence .", "b\n")] == ["excluded"] * 2
-    assert list(split.select(["b", "B ", "a test sentence"], "excluded")) == ["b", "B "]
+    assert [split.side(text) for text in ("B ", "a test sentence .", "c")] == ["excluded", "excluded", "heldout"]
+    assert list(split.training_documents(["b", "c", "a test sentence .", " ", "d"])) == [" ", "d"]
     assert split.excluded_digest == Split.excluding(["b", "a test sentence ."]).excluded_digest
     assert split.excluded_digest != Split().excluded_digest
+
+
+def test_training_documents_end_with_a_refusal_where_nothing_is_held_out():
+    """With a fraction that does hold one out."""
+    texts, read = ["one", "two", "three"], []
+    with pytest.raises(InputError, match="none of the 3 documents") as caught:
+        for text in Split(1e-9).training_documents(texts):
+            read.append(text)
+    assert read == texts
+    enough = float(str(caught.value).partition("raise it to ")[2].split()[0])
+    assert len(list(Split(enough).training_documents(texts))) == 2
+    assert list(Split(0.0).training_documents(texts)) == texts
+    with pytest.raises(InputError, match="of the 1 documents of the source is held out; cut"):
+        list(Split(1e-9).training_documents(["one", " "]))
 
 
 def test_rank_decides():
