@@ -161,6 +161,10 @@ def train(
     ) as checkpointer:
         state = restore_or_init(model, optimizer, seed, mesh, checkpointer, params=params)
         step = int(state.step)
+        if step >= n_steps:
+            logging.info("this run was finished before, with step %d: nothing is left to train", step)
+        elif step:
+            logging.info("continuing from step %d", step)
 
         def out_of_patience(step: int) -> bool:  # a question to what is on the disk, so that a resume asks the same
             return step - (checkpointer.best_step() or 0) >= patience
@@ -206,7 +210,6 @@ def restore_or_init(
     if step is not None:
         abstract = abstract_sharded(lambda: initial_state(model, optimizer, seed), mesh)
         state, _ = checkpointer.restore(abstract, step)
-        logging.info("continuing from step %d", step)
         return state
     init, shardings = _compiled_init(model, optimizer, mesh)
     state = init(np.uint32(seed))

@@ -78,9 +78,12 @@ def test_stopped_and_continued_is_the_same_run(config, pretrained, tmp_path):
     assert [m["step"] for m in read_metrics(tmp_path / "run")] == [m["step"] for m in read_metrics(pretrained)]
 
 
-def test_a_finished_run_is_left_as_it_is(config, pretrained):
+def test_a_finished_run_is_left_as_it_is(config, pretrained, caplog):
     before = (pretrained / "metrics.jsonl").read_bytes()
-    result = pretrain.run(config(), pretrained)
+    with caplog.at_level("INFO"):
+        result = pretrain.run(config(), pretrained)
+    assert "was finished before, with step 10: nothing is left to train" in caplog.text
+    assert "continuing" not in caplog.text
     assert (pretrained / "metrics.jsonl").read_bytes() == before
     assert set(result.metrics) == {"heldout_loss", "heldout_perplexity", "heldout_bits_per_byte"}
 

@@ -37,11 +37,11 @@ def test_excluded_texts_and_their_copies():
 
 def test_training_documents_end_with_a_refusal_where_nothing_is_held_out():
     """With a fraction that does hold one out."""
-    texts, read = ["one", "two", "three"], []
+    texts = ["one", "two", "three"]
+    documents = Split(1e-9).training_documents(texts)
+    assert [next(documents) for _ in texts] == texts
     with pytest.raises(InputError, match="none of the 3 documents") as caught:
-        for text in Split(1e-9).training_documents(texts):
-            read.append(text)
-    assert read == texts
+        next(documents)
     enough = float(str(caught.value).partition("raise it to ")[2].split()[0])
     assert len(list(Split(enough).training_documents(texts))) == 2
     assert list(Split(0.0).training_documents(texts)) == texts
