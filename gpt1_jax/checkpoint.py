@@ -24,6 +24,7 @@ What holds:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -40,6 +41,7 @@ from absl import logging
 from etils import epath
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from gpt1_jax import bucket
 from gpt1_jax.errors import InputError
 from gpt1_jax.manifest import ArraySpec, Manifest
 from gpt1_jax.quiet_orbax import QuietOrbax, drop_repeated_errors
@@ -84,7 +86,10 @@ class Checkpointer:
         if best_mode not in ("max", "min"):
             raise InputError(f"best_mode={best_mode!r}: it is 'max' (larger is better) or 'min'")
         local = "://" not in os.fspath(directory)
+        if bucket.is_url(directory):
+            bucket.prepare(os.fspath(directory))
         self._directory = epath.Path(os.path.abspath(directory) if local else directory)
+        self._in_bucket = bucket.is_url(directory)
         self._best_metric = best_metric
         self._sign = 1.0 if best_mode == "max" else -1.0
         self._read_only = read_only
@@ -93,17 +98,16 @@ class Checkpointer:
         self._quiet = QuietOrbax()
         logging.get_absl_logger().addFilter(self._quiet)
         drop_repeated_errors()
-        self._manager = _Manager(
-            self._directory,
-            options=ocp.CheckpointManagerOptions(
-                create=not read_only,
-                cleanup_tmp_directories=not read_only,
-                lightweight_initialize=True,  # times are not needed, and the metrics are in our manifest
-                todelete_subdir=None if read_only else _TRASH,
-                preservation_policy=_Keep(keep_latest, keep_every, self._best_of),
-                async_options=ocp.AsyncOptions(post_finalization_callback=self._write_manifest),
-            ),
+        options = ocp.CheckpointManagerOptions(
+            create=not read_only,
+            cleanup_tmp_directories=not read_only,
+            lightweight_initialize=True,  # times are not needed, and the metrics are in our manifest
+            todelete_subdir=None if read_only else _TRASH,
+            preservation_policy=_Keep(keep_latest, keep_every, self._best_of),
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._write_manifest),
         )
+        with self._reaching():
+            self._manager = _Manager(self._directory, options=options)
 
     def __enter__(self) -> Self:
         return self
@@ -163,7 +167,7 @@ class Checkpointer:
             self._manager.save(step, args=items, metrics={}, force=True)
         except Exception as error:
             failure = self._abandon(error)
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) or self._in_bucket:
                 raise failure from error
             raise
         return True
@@ -181,7 +185,7 @@ class Checkpointer:
                 raise
             raise self._abandon(error) from error
         self._pending = None
-        if not self._read_only:
+        if not self._read_only and not self._in_bucket:  # where nothing is renamed
             self._remove(self._directory / _TRASH)
 
     def close(self) -> None:
@@ -196,9 +200,10 @@ class Checkpointer:
         """The steps that have a complete checkpoint now, in increasing order. Waits for a save in progress."""
         self.wait()
         # Not the manager's list: folders may have been deleted by hand, or, if read_only, written by another run.
-        steps = sorted(found.step for found in ocp.path.step.standard_name_format().find_all(self._directory))
-        if steps != sorted(self._manager.all_steps()):
-            self._manager.reload()
+        with self._reaching():
+            steps = sorted(found.step for found in ocp.path.step.standard_name_format().find_all(self._directory))
+            if steps != sorted(self._manager.all_steps()):
+                self._manager.reload()
         return steps
 
     def latest_step(self) -> int | None:
@@ -257,6 +262,10 @@ class Checkpointer:
         wanted = storage_form(tree, abstract=True)
         check_fits(self._folder(step), stored, wanted, subset=" parameters")
         return fill(tree, self._read_arrays(step, wanted))["params"]
+
+    def _reaching(self) -> contextlib.AbstractContextManager[Any]:
+        """Where a bucket may be found to be out of reach: then that is said."""
+        return bucket.named(os.fspath(self._directory)) if self._in_bucket else contextlib.nullcontext()
 
     def _folder(self, step: int) -> epath.Path:
         return self._directory / str(step)
@@ -358,8 +367,16 @@ class Checkpointer:
         """Forgets the save in progress, frees the space it took, and says so."""
         step, self._pending = self._pending.step, None
         reason = str(error).rpartition('": ')[-1]  # TensorStore repeats long paths before it
-        self._remove(self._temporary(step))
-        steps = self.all_steps()
+        remedy = "Make space there, or make it writable, and start the same command again."
+        if self._in_bucket:
+            remedy = "See that this machine reaches the bucket and may write to it, and start the same command again."
+        try:
+            self._remove(self._temporary(step))
+            steps = self.all_steps()
+        except Exception:  # of a bucket out of reach: the first error is the one to tell
+            return InputError(
+                f"the checkpoint of step {step} could not be written to {self._directory} ({reason}). {remedy}"
+            )
         if step in steps:
             return InputError(
                 f"the checkpoint of step {step} is complete, but the ones it replaces in {self._directory} could not "
@@ -368,7 +385,7 @@ class Checkpointer:
         return InputError(
             f"the checkpoint of step {step} could not be written to {self._directory} ({reason}). "
             + (f"The last complete one is step {steps[-1]}. " if steps else "There is no complete one. ")
-            + "Make space there, or make it writable, and start the same command again."
+            + remedy
         )
 
 

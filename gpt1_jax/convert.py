@@ -11,8 +11,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from gpt1_jax import tokenizers
+from gpt1_jax import bucket, tokenizers
+from gpt1_jax.errors import InputError
 from gpt1_jax.interop.openai_folder import N_HEAD
+from gpt1_jax.mirror import copy_of
 from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.pretrained import Params, format_of, load_pretrained, save_pretrained
 from gpt1_jax.tokenizers import MissingTokenizer, Tokenizer
@@ -106,7 +108,9 @@ def run(
       InputError: what `load_pretrained` and `save_pretrained` refuse.
       RuntimeError: the target does not compute what the source does. It should not be used.
     """
-    source, target = Path(source), Path(target)
+    if bucket.is_url(target):
+        raise InputError(f"target={target}: write a local folder, and copy it with gcloud storage cp --recursive")
+    source, target = copy_of(source), Path(target)
     chosen = None
     if tokenizer is not None or approximate:
         chosen = tokenizers.load(source if tokenizer is None else tokenizer, "approximate" if approximate else None)

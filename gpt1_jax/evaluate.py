@@ -24,6 +24,7 @@ from gpt1_jax.data.windows import heldout_windows
 from gpt1_jax.errors import InputError, quoted
 from gpt1_jax.files import make_directory
 from gpt1_jax.losses import LossConfig
+from gpt1_jax.mirror import copy_of
 from gpt1_jax.model import GPT1, ReadOut
 from gpt1_jax.outcome import write_outcome
 from gpt1_jax.pretrained import Params, check_tokenizer, format_of, load_pretrained
@@ -141,7 +142,7 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
     """
     config = from_config(EvaluateConfig, config)
     _check(config)
-    checkpoint = Path(checkpoint)
+    checkpoint = copy_of(checkpoint)
     stored = read_config(checkpoint) if format_of(checkpoint) == "gpt1_jax" else {}
     if config.zero_shot:
         heuristic = make_heuristic(config.zero_shot, config.label_words, config.score)

@@ -34,6 +34,7 @@ from gpt1_jax.finetune_config import AdaptConfig, FinetuneConfig, SweepConfig
 from gpt1_jax.flops import train_flops_per_token
 from gpt1_jax.frozen import frozen_objective, frozen_optimizer
 from gpt1_jax.losses import LossConfig, task_objective
+from gpt1_jax.mirror import mirror, share
 from gpt1_jax.model import GPT1, count_parameters
 from gpt1_jax.optim import OptimizerConfig, make_lm_schedule, make_optimizer, make_schedule
 from gpt1_jax.outcome import write_outcome
@@ -86,7 +87,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
     Args:
       config: a `FinetuneConfig`, a mapping or a `ConfigDict`.
       workdir: gets config.json, tokenizer/, checkpoints/, metrics.jsonl, tensorboard/ and what `outcome` lists; with
-        `config.adapt` also adapt/, the workdir of a pre-training run.
+        `config.adapt` also adapt/, the workdir of a pre-training run. It may be in a bucket, see `mirror`.
       init_from: what `load_pretrained` reads; None trains from scratch.
 
     Raises:
@@ -95,7 +96,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
       gpt1_jax.train.Diverged: the loss is not a number any more.
     """
     config = from_config(FinetuneConfig, config)
-    workdir = Path(workdir)
+    workdir = mirror(workdir)
     if not config.is_repeated:
         return _run(config, workdir, init_from, adapted_in=workdir / "adapt")
     mesh, spec = make_mesh(config.mesh), make_spec(config.task)
@@ -184,6 +185,7 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
         }
         if jax.process_index() == 0 and not (workdir / "tokenizer" / tokenizers.MARKER).exists():
             start.tokenizer.save(workdir / "tokenizer")  # the first thing that is made, after all that may be refused
+        share(workdir)
         describe_run(
             mesh,
             n_steps=n_steps,

@@ -27,6 +27,7 @@ from absl import logging
 
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import write_atomically
+from gpt1_jax.mirror import copy_of, try_push
 
 FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
@@ -39,7 +40,7 @@ def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Raises:
       InputError: there is no such file, or one of its other lines is not valid.
     """
-    path = Path(workdir) / FILE
+    path = copy_of(workdir) / FILE
     if not path.is_file():
         raise InputError(f"{path} does not exist: give the workdir of a run that has logged something")
     lines = path.read_bytes().splitlines()
@@ -73,6 +74,7 @@ class MetricsWriter:
         self._tensorboard: _TensorBoard | None = None
         self._descriptor: int | None = None
         self._unwritten = b""
+        self._workdir = Path(workdir)
         if _process_index(process_index) != 0:
             return
         path = Path(workdir) / FILE
@@ -109,11 +111,15 @@ class MetricsWriter:
                 self._tensorboard.write(step, plain)
 
     def flush(self) -> None:
-        """Has the system put everything on the disk; call it before a checkpoint is saved."""
+        """Has the system put everything on the disk and, from a mirror, into the bucket (`gpt1_jax.mirror`).
+
+        Call it before a checkpoint is saved.
+        """
         if self._descriptor is not None:
             self._append()
             with contextlib.suppress(OSError):
                 os.fsync(self._descriptor)
+            try_push(self._workdir)
 
     def close(self) -> None:
         """Flushes and closes. Reports how many lines could not be written, if any."""

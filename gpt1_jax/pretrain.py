@@ -29,6 +29,7 @@ from gpt1_jax.data.split import Split
 from gpt1_jax.data.windows import heldout_windows, train_windows
 from gpt1_jax.errors import InputError
 from gpt1_jax.losses import LossConfig, lm_objective
+from gpt1_jax.mirror import mirror, share
 from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.optim import OptimizerConfig, make_optimizer, make_schedule
 from gpt1_jax.pretrained import Params, check_tokenizer, model_record
@@ -132,7 +133,8 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
 
     Args:
       config: a `PretrainConfig`, a mapping or a `ConfigDict`.
-      workdir: gets config.json, tokenizer/, shards/, checkpoints/, metrics.jsonl, tensorboard/ and results.json.
+      workdir: gets config.json, tokenizer/, shards/, checkpoints/, metrics.jsonl, tensorboard/ and results.json; it may
+        be in a bucket, see `mirror`.
       init_from: what `load_pretrained` reads: its parameters and its tokenizer are what training starts from, a task
         head apart. None draws the parameters. The optimizer and its schedule start anew.
 
@@ -142,7 +144,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
       gpt1_jax.train.Diverged: the loss is not a number any more.
     """
     config = from_config(PretrainConfig, config)
-    workdir = Path(workdir)
+    workdir = mirror(workdir)
     mesh = make_mesh(config.mesh)
     start = _start(config, init_from)
     check_mesh(
@@ -262,6 +264,7 @@ def get_tokenizer(
             )
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices("tokenizer")
+    share(directory.parent)
     tokenizer = tokenizers.load(directory)
     check_tokenizer(tokenizer, model, directory)
     return tokenizer

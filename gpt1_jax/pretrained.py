@@ -10,13 +10,14 @@ from typing import Any
 import jax
 from absl import logging
 
-from gpt1_jax import tokenizers
+from gpt1_jax import bucket, tokenizers
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.errors import InputError, did_you_mean
 from gpt1_jax.files import make_directory
 from gpt1_jax.interop.huggingface import is_huggingface_folder, load_huggingface, save_huggingface
 from gpt1_jax.interop.openai_folder import is_openai_folder, load_openai, save_openai
+from gpt1_jax.mirror import checkpoints_of, copy_of
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.workdir import read_config, write_config
@@ -40,7 +41,8 @@ def load_pretrained(
 
     Args:
       path: a workdir of `pretrain` or `finetune`, a folder written by `save_pretrained`, OpenAI's released folder
-        (`params_shapes.json`, `params_0.npy` ...), or a Hugging Face folder of an `openai-gpt` model.
+        (`params_shapes.json`, `params_0.npy` ...), or a Hugging Face folder of an `openai-gpt` model. Each may be in a
+        bucket, as `gs://bucket/folder`.
       step: which checkpoint of a workdir; default the best by the run's own metric where it keeps one, else the latest.
       n_ctx: a shorter context: the first n_ctx positions are kept.
       n_head: the number of heads, which OpenAI's folder does not say; 12 unless given.
@@ -52,7 +54,7 @@ def load_pretrained(
       InputError: no such folder or checkpoint, damaged files, a tokenizer of another size, an n_ctx that is longer
         than the weights', an n_head that contradicts them.
     """
-    path = Path(path)
+    path = copy_of(path)
     format = format_of(path)
     if format != "gpt1_jax" and step is not None:
         raise InputError(f"step={step}: {path} holds one set of weights, not the checkpoints of a run; leave it out")
@@ -81,7 +83,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
     Raises:
       InputError: it has none of them.
     """
-    path = Path(path)
+    path = copy_of(path)
     if is_openai_folder(path):
         return "openai"
     if is_huggingface_folder(path):
@@ -98,15 +100,14 @@ def _load_own(path: Path, step: int | None) -> tuple[GPT1Config, ReadOut | None,
     stored = read_config(path)
     config = from_config(GPT1Config, stored["model"], where=f"{path}/config.json: model")
     readout = ReadOut(**stored["readout"]) if stored.get("readout") else None
-    with Checkpointer(path / "checkpoints", **stored.get("best", {}), read_only=True) as checkpointer:
+    checkpoints = checkpoints_of(path)
+    with Checkpointer(checkpoints, **stored.get("best", {}), read_only=True) as checkpointer:
         if step is None and stored.get("best"):
             step = checkpointer.best_step()
         if step is None:
             step = checkpointer.latest_step()
         if step is None:
-            raise InputError(
-                f"{path}/checkpoints holds no finished checkpoint; let the run go on until it has saved one"
-            )
+            raise InputError(f"{checkpoints} holds no finished checkpoint; let the run go on until it has saved one")
         return config, readout, checkpointer.restore_params(step)
 
 
@@ -136,6 +137,8 @@ def save_pretrained(
       InputError: unknown format, a folder that cannot be made or is not empty, a tokenizer of another size, or a model
         that the format cannot express.
     """
+    if bucket.is_url(path):
+        raise InputError(f"path={path}: write a local folder, and copy it with gcloud storage cp --recursive")
     path = Path(path)
     if format not in FORMATS:
         raise InputError(f"format={format!r} is unknown; use one of {list(FORMATS)}{did_you_mean(format, FORMATS)}")

@@ -29,6 +29,7 @@ from gpt1_jax.config import flatten
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import first_missing, json_text, similar, write_json
 from gpt1_jax.lock import release_lock, take_lock
+from gpt1_jax.mirror import checkpoints_of, try_push
 
 CONFIG = "config.json"
 _PROBE_BYTES = 1 << 20
@@ -51,8 +52,9 @@ class Workdir:
         self.close()
 
     def close(self) -> None:
-        """Releases the lock, which otherwise ends with the process, however that ends."""
+        """Releases the lock, which otherwise ends with the process; a mirror is copied to its bucket first."""
         if self._lock is not None:
+            try_push(self.path)
             release_lock(self._lock)
             self._lock = None
 
@@ -98,7 +100,7 @@ def open_workdir(
       TypeError: JSON cannot hold `config`.
     """
     if re.match(r"\w{2,}:/", os.fspath(path)):
-        raise InputError(f"workdir={path} is not on a file system of this machine; mount it, or choose a local folder")
+        raise InputError(f"workdir={path} is not on a file system of this machine: choose a local folder, or gs://")
     path = Path(path)
     config = json.loads(json_text(dict(config)))  # as it will be read again
     if process_index is None:
@@ -121,7 +123,7 @@ def open_workdir(
                 _start_anew(path, old, config, made_from)
             if old == config:
                 return workdir
-        elif (path / "checkpoints").is_dir() and any((path / "checkpoints").iterdir()):
+        elif (checkpoints := checkpoints_of(path)).is_dir() and any(checkpoints.iterdir()):
             raise InputError(
                 f"workdir={path}: it has checkpoints but no {CONFIG}, so nobody knows what they are of. "
                 f"Put its {CONFIG} back, or choose another workdir."
@@ -203,8 +205,13 @@ def _with_defaults(old: Mapping[str, Any], new: Mapping[str, Any], defaults: Map
 
 def has_checkpoint(path: Path) -> bool:
     """Whether a workdir has a finished checkpoint."""
-    folder = path / "checkpoints"
-    return folder.is_dir() and any(entry.name.isdecimal() for entry in folder.iterdir())
+    folder = checkpoints_of(path)
+    if not folder.is_dir():
+        return False
+    finished = [entry for entry in folder.iterdir() if entry.name.isdecimal()]
+    if "://" in os.fspath(folder):  # where no rename, but a file is what finishes it
+        return any((entry / "commit_success.txt").exists() for entry in finished)
+    return bool(finished)
 
 
 def _start_anew(

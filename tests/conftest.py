@@ -3,8 +3,9 @@
 import csv
 import functools
 import json
+import logging as standard_logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,23 @@ def pretrained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     workdir = tmp_path_factory.mktemp("runs") / "pretrained"
     pretrain.run(pretrain_config(corpus), workdir)
     return workdir
+
+
+@pytest.fixture(scope="session")
+def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A bucket, gs://bucket, of an emulator of Google Cloud Storage: TensorStore, gcsfs and Google's client use it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # asks a service that the emulator lacks
+        patch.setenv("NO_GCE_CHECK", "true")  # there are no credentials to be looked for
+        patch.setenv("GOOGLE_CLOUD_PROJECT", "none")
+        patch.setenv("GPT1_MIRROR_DIR", str(tmp_path_factory.mktemp("mirror")))
+        server = pytest.importorskip("gcp_storage_emulator.server", reason="needs the extra [test]")
+        pytest.importorskip("gcsfs", reason="needs the extra [gcs]")
+        standard_logging.getLogger("gcp_storage_emulator").setLevel(standard_logging.CRITICAL)
+        emulator = server.create_server("localhost", 0, in_memory=True, default_bucket="bucket")
+        emulator.start()
+        emulator._api._httpd.handle_error = lambda *_: None  # of connections that a client closes
+        for name in ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL"):
+            patch.setenv(name, f"http://localhost:{emulator._api._httpd.server_address[1]}")
+        yield "gs://bucket"
+        emulator.stop()

@@ -16,6 +16,7 @@ from typing import Any
 from absl import logging
 
 from gpt1_jax.errors import InputError
+from gpt1_jax.mirror import copy_of
 from gpt1_jax.tokenizers.missing import MissingTokenizer, load_missing
 from gpt1_jax.tokenizers.openai import APPROXIMATE, EXACT, OpenAITokenizer, load_openai, with_variant
 from gpt1_jax.tokenizers.openai_files import SPECIAL_TOKENS, find_files
@@ -71,6 +72,7 @@ def find(path: str | Path, variant: str | None = None) -> Tokenizer | None:
       InputError: there is one, but damaged, or of a kind or variant that this version does not know.
     """
     tokenizer: Tokenizer
+    path = copy_of(path)
     if marked := find_marker(path):
         directory, marker = marked
         kind = marker.get("type")
