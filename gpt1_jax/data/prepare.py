@@ -1,42 +1,42 @@
-"""A source of raw text to token shards on disk: streaming, resumable, the same bytes however it was run.
+"""A source of raw text to token shards on disk: streaming, resumable, the same stream of tokens however it was run.
 
-The corpus is cut into shards of consecutive documents. A shard counts once the manifest lists it, which happens in one
-atomic write after its files are on the disk: a run that was killed at any moment is gone on with by the same call.
+    documents -> batches -> (worker processes: which side, which tokens) -> shards of consecutive documents
+
+A shard counts once the manifest lists it, which happens in one atomic write after its files are on the disk: a run that
+was killed at any moment is gone on with by the same call.
+
+What is in memory: the tokens of one shard (three times while it is written), and a few batches of text for each worker;
+of a line of JSON, which is one document however long it is, the whole.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dataclasses
-import hashlib
+import errno
 import math
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from absl import logging
-from tqdm import tqdm
 
 from gpt1_jax.config import flatten
-from gpt1_jax.data.shards import (
-    Manifest,
-    Shard,
-    SideOfShard,
-    StoredFile,
-    find_parts,
-    part_folder,
-)
-from gpt1_jax.data.sources import MAX_DOCUMENT_BYTES, Source, describe_source, read_documents
+from gpt1_jax.data.progress import ReadingProgress
+from gpt1_jax.data.shard_writer import EncodeBatch, GrowingShard, TextBatch, cut_into_batches
+from gpt1_jax.data.shards import Manifest, Shard, find_parts, part_folder
+from gpt1_jax.data.sources import MAX_DOCUMENT_BYTES, Document, Source, describe_source, open_source
 from gpt1_jax.data.split import SIDES, Split
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import make_directory
-from gpt1_jax.tokenizers.parallel import Encoder, document_encoder, token_dtype
+from gpt1_jax.lock import release_lock, take_lock
+from gpt1_jax.tokenizers.parallel import ordered_map, token_dtype
 from gpt1_jax.tokenizers.protocol import Tokenizer
 
 SHARD_BYTES = 64 << 20
-_BATCH_BYTES = 256 << 10  # of text that is encoded in one go
 
 
 def prepare_shards(
@@ -59,17 +59,21 @@ def prepare_shards(
       tokenizer: its fingerprint is stored; the folder belongs to it.
       directory: holds one corpus.
       split: which documents are held out (by default, about 1 %).
-      part: the part this process does: every `parts`-th document from number `part` on. None does all parts in turn.
-        The parts can be done by different machines that share the directory.
+      part: the part this process does, a run of consecutive documents (see `gpt1_jax.data.sources`). None does all
+        parts in turn. The parts can be done by different machines, which share the directory or bring their folders
+        together in one.
       parts: the number of parts.
       workers: processes that encode. Any number gives the same bytes.
-      shard_bytes: text of one shard; this much is held in memory at a time.
+      shard_bytes: text of one shard.
       max_document_bytes: see `gpt1_jax.data.sources`.
-      progress: shows a bar on a terminal.
+      progress: shows how far it is.
+
+    The stream of tokens does not depend on `parts`, `workers` and `shard_bytes`.
 
     Raises:
       InputError: a problem of the source; or the directory holds a corpus prepared with other settings, another
-        tokenizer or from another text; or no document is held out though a fraction is asked for.
+        tokenizer or from another text; another process is at the same part; the disk is full; or no document is held
+        out though a fraction is asked for (of several parts, `gpt1_jax.data.corpus.verify` finds that out).
     """
     directory = Path(directory)
     split = Split() if split is None else split
@@ -78,7 +82,40 @@ def prepare_shards(
             raise InputError(f"{name}={value} must be at least 1")
     if part is not None and not 0 <= part < parts:
         raise InputError(f"part={part} must be from 0 to parts - 1 = {parts - 1}, or None for all of them")
-    settings = {
+    settings = preparation_settings(
+        source,
+        tokenizer,
+        split,
+        parts=parts,
+        shard_bytes=shard_bytes,
+        max_document_bytes=max_document_bytes,
+    )
+    opened = open_source(source, max_document_bytes=max_document_bytes)
+    for folder, _, _ in find_parts(directory):
+        if (manifest := Manifest.read(folder)) is not None:
+            refuse_other_settings(directory, manifest.settings, settings)
+    make_directory(directory, "directory")
+    for number in range(parts) if part is None else (part,):
+        folder = part_folder(directory, number, parts)
+        make_directory(folder, "directory")
+        lock = take_lock(folder, "directory")
+        try:
+            with (
+                _full_disk_explained(directory),
+                ReadingProgress(
+                    f"tokenising {folder.name}", total=opened.size // parts, unit=opened.unit, show=progress
+                ) as bar,
+            ):
+                _prepare_part(opened.read(number, parts), tokenizer, folder, settings, split, workers, bar)
+        finally:
+            release_lock(lock)
+
+
+def preparation_settings(
+    source: Source, tokenizer: Tokenizer, split: Split, *, parts: int, shard_bytes: int, max_document_bytes: int
+) -> dict[str, Any]:
+    """All that decides what the folder of a corpus holds."""
+    return {
         "source": describe_source(source),
         "tokenizer": tokenizer.fingerprint,
         "heldout_fraction": split.heldout_fraction,
@@ -88,17 +125,14 @@ def prepare_shards(
         "shard_bytes": shard_bytes,
         "max_document_bytes": max_document_bytes,
     }
-    for folder, _, _ in find_parts(directory):
-        if (manifest := Manifest.read(folder)) is not None:
-            _refuse_other_settings(directory, manifest.settings, settings)
-    make_directory(directory, "directory")
-    for number in range(parts) if part is None else (part,):
-        documents = read_documents(source, part=number, parts=parts, max_document_bytes=max_document_bytes)
-        folder = part_folder(directory, number, parts)
-        _prepare_part(documents, tokenizer, folder, settings, split, workers, progress)
 
 
-def _refuse_other_settings(directory: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def refuse_other_settings(directory: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Refuses to mix two preparations in one folder.
+
+    Raises:
+      InputError: that names what differs.
+    """
     flat_old, flat_new = flatten(old), flatten(new)
     differences = [
         f"{name} was {_short(flat_old.get(name))}, is now {_short(flat_new.get(name))}"
@@ -117,108 +151,69 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:13]}...{text[-1]}"
 
 
-@dataclass
-class _Chunk:
-    """The documents of one shard, as text."""
-
-    n_read: int = 0
-    n_empty: int = 0
-    n_excluded: int = 0
-    n_bytes: int = 0  # of all that were read
-    lowest_rank: float = 1.0  # of those that are kept
-    digest: Any = field(default_factory=hashlib.sha256)
-    texts: list[str] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)  # UTF-8 bytes of each text
-    sides: list[str] = field(default_factory=list)
-
-    def add(self, text: str, split: Split) -> None:
-        data = text.encode("utf-8")
-        self.n_read += 1
-        self.n_bytes += len(data)
-        self.digest.update(len(data).to_bytes(8, "little"))
-        self.digest.update(data)
-        if not text.strip():
-            self.n_empty += 1
-            return
-        side, rank = split.place(text)
-        if side == "excluded":
-            self.n_excluded += 1
-            return
-        self.lowest_rank = min(self.lowest_rank, rank)
-        self.texts.append(text)
-        self.sizes.append(len(data))
-        self.sides.append(side)
-
-    def batches(self) -> Iterator[list[str]]:
-        """The texts in order, in lists of about `_BATCH_BYTES`."""
-        batch: list[str] = []
-        size = 0
-        for text, n_bytes in zip(self.texts, self.sizes, strict=True):
-            batch.append(text)
-            size += n_bytes
-            if size >= _BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
-        if batch:
-            yield batch
-
-
-def _cut_into_chunks(documents: Iterable[str], split: Split, chunk_bytes: int) -> Iterator[_Chunk]:
-    """Consecutive documents of `chunk_bytes` or a little more; only the last chunk is smaller."""
-    chunk = _Chunk()
-    for text in documents:
-        chunk.add(text, split)
-        if chunk.n_bytes >= chunk_bytes:
-            yield chunk
-            chunk = _Chunk()
-    if chunk.n_read:
-        yield chunk
+@contextlib.contextmanager
+def _full_disk_explained(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise InputError(
+            f"directory={str(directory)!r}: {error.strerror}, {shutil.disk_usage(directory).free / 1e6:,.0f} MB free; "
+            "the finished shards are kept: make space, then start the same command again"
+        ) from None
 
 
 def _prepare_part(
-    documents: Iterable[str],
+    documents: Iterable[Document],
     tokenizer: Tokenizer,
     folder: Path,
     settings: Mapping[str, Any],
     split: Split,
     workers: int,
-    progress: bool,
+    progress: ReadingProgress,
 ) -> None:
     manifest = Manifest.read(folder)
     if manifest is not None and manifest.complete:
         logging.info("%s: was prepared before", folder)
         return
-    make_directory(folder, "directory")
+    for leftover in folder.glob(".*.tmp"):  # of a process that was killed while it wrote
+        leftover.unlink()
     manifest = _keep_undamaged(manifest or Manifest(settings, tokenizer.vocab_size, False, ()), folder)
-    chunks = _cut_into_chunks(documents, split, settings["shard_bytes"])
-    lowest_rank, n_skipped = _skip(chunks, manifest, folder)
-    n_bytes = n_skipped
-    start = time.monotonic()
-    with (
-        document_encoder(tokenizer, workers) as encode,
-        tqdm(
-            desc=f"tokenising {folder.name}",
-            total=settings["source"].get("bytes", 0) // settings["parts"] or None,
-            initial=n_skipped,
-            unit="B",
-            unit_scale=True,
-            disable=None if progress else True,  # None: only on a terminal
-        ) as bar,
-    ):
-        for chunk in chunks:
-            lowest_rank = min(lowest_rank, chunk.lowest_rank)
-            n_bytes += chunk.n_bytes
-            if chunk.n_bytes < settings["shard_bytes"]:  # the last one: nothing of a small corpus is written yet
-                _check_heldout(manifest, [chunk], lowest_rank)
-            shard = _write_shard(chunk, len(manifest.shards), tokenizer, encode, folder, bar)
-            manifest = dataclasses.replace(manifest, shards=(*manifest.shards, shard))
+    batches = cut_into_batches(documents, settings["shard_bytes"])
+    progress.skip(_skip(batches, manifest, folder))
+    dtype = token_dtype(tokenizer.vocab_size)
+    waiting: collections.deque[TextBatch] = collections.deque()
+
+    def texts() -> Iterator[list[str]]:
+        for batch in batches:
+            waiting.append(batch._replace(texts=[]))
+            yield batch.texts
+
+    start, n_bytes = time.monotonic(), 0
+    with ordered_map(EncodeBatch(tokenizer, split), workers) as encode:
+        shard = GrowingShard(dtype)
+        for encoded in encode(texts()):
+            batch = waiting.popleft()
+            shard.add(encoded)
+            n_bytes += batch.n_bytes
+            progress.advance(batch.size)
+            if batch.completes is None:
+                continue
+            if batch.completes.n_bytes < settings["shard_bytes"] and settings["parts"] == 1:
+                # Before the last shard is written: of a small corpus, nothing is there yet.
+                check_heldout(settings, [*manifest.shards, shard], n_written=len(manifest.shards))
+            written = shard.write(folder, len(manifest.shards), batch.completes)
+            manifest = dataclasses.replace(manifest, shards=(*manifest.shards, written))
             manifest.write(folder)
-    _check_heldout(manifest, [], lowest_rank)
-    if not manifest.shards and settings["parts"] == 1:
-        raise InputError("source: has no documents; check it")
+            shard = GrowingShard(dtype)
+    if settings["parts"] == 1:
+        check_heldout(settings, manifest.shards, n_written=len(manifest.shards))
+        if not manifest.shards:
+            raise InputError("source: has no documents; check it")
     manifest = dataclasses.replace(manifest, complete=True)
     manifest.write(folder)
-    _report(manifest, folder, (n_bytes - n_skipped) / max(time.monotonic() - start, 1e-9))
+    _report(manifest, folder, n_bytes / max(time.monotonic() - start, 1e-9))
 
 
 def _keep_undamaged(manifest: Manifest, folder: Path) -> Manifest:
@@ -230,68 +225,50 @@ def _keep_undamaged(manifest: Manifest, folder: Path) -> Manifest:
     return manifest
 
 
-def _skip(chunks: Iterator[_Chunk], manifest: Manifest, folder: Path) -> tuple[float, int]:
-    """Reads past the text of the finished shards. Returns its lowest rank and its bytes."""
-    lowest_rank, n_bytes = 1.0, 0
+def _skip(batches: Iterator[TextBatch], manifest: Manifest, folder: Path) -> int:
+    """Reads past the text of the finished shards. Returns how much of the source that is."""
+    size = 0
     for number, shard in enumerate(manifest.shards):
-        chunk = next(chunks, None)
-        if chunk is None or chunk.digest.hexdigest() != shard.text_sha256:
+        digest = ""
+        for batch in batches:
+            size += batch.size
+            if batch.completes is not None:
+                digest = batch.completes.sha256
+                break
+        if digest != shard.text_sha256:
             raise InputError(
                 f"directory={str(folder.parent)!r}: the text of the source has changed since shard {number} of "
                 f"{folder.name} was written. Delete the folder or choose another"
             )
-        lowest_rank = min(lowest_rank, chunk.lowest_rank)
-        n_bytes += chunk.n_bytes
     if manifest.shards:
-        logging.info("%s: %d finished shards (%.1f MB of text) are kept", folder, len(manifest.shards), n_bytes / 1e6)
-    return lowest_rank, n_bytes
+        logging.info("%s: %d finished shards are kept", folder, len(manifest.shards))
+    return size
 
 
-def _check_heldout(manifest: Manifest, chunks: Sequence[_Chunk], lowest_rank: float) -> None:
-    """Refuses a corpus of which nothing is held out against the will of its user, who would notice hours later."""
-    fraction = manifest.settings["heldout_fraction"]
-    if fraction == 0 or manifest.settings["parts"] > 1 or lowest_rank < fraction:
-        return
-    n_documents = sum(len(chunk.texts) for chunk in chunks)
-    n_documents += sum(side.n_documents for shard in manifest.shards for side in shard.sides.values())
-    if n_documents == 0:
+def check_heldout(settings: Mapping[str, Any], shards: Sequence[Shard | GrowingShard], *, n_written: int) -> None:
+    """Refuses a corpus of which nothing is held out against the will of its user, who would notice hours later.
+
+    Args:
+      settings: of the preparation.
+      shards: all of the corpus.
+      n_written: how many of them are on the disk.
+
+    Raises:
+      InputError: with a fraction that holds out one document.
+    """
+    fraction = settings["heldout_fraction"]
+    n_documents = sum(shard.n_documents for shard in shards)
+    lowest_rank = min((shard.lowest_rank for shard in shards), default=1.0)
+    if fraction == 0 or lowest_rank < fraction or n_documents == 0:
         return
     way = (
         f"raise it to {math.ceil(lowest_rank * 1000 + 1) / 1000:g} (holds out one of them), " if n_documents > 1 else ""
     )
-    again = " Delete the folder first" if manifest.shards else ""
+    again = " Delete the folder first" if n_written else ""
     raise InputError(
         f"heldout_fraction={fraction}: none of the {n_documents} documents of the source is held out; {way}cut long "
         f"text files into several, or set it to 0 and evaluate on another source.{again}"
     )
-
-
-def _write_shard(chunk: _Chunk, number: int, tokenizer: Tokenizer, encode: Encoder, folder: Path, bar: tqdm) -> Shard:
-    encoded = []
-    for batch in encode(chunk.batches()):
-        encoded.append(batch)
-        done = sum(len(batch.lengths) for batch in encoded)
-        bar.update(sum(chunk.sizes[done - len(batch.lengths) : done]))
-    bar.update(chunk.n_bytes - sum(chunk.sizes))  # what was left out
-    dtype = token_dtype(tokenizer.vocab_size)
-    tokens = np.concatenate([np.empty(0, dtype), *(batch.tokens for batch in encoded)])
-    lengths = np.concatenate([np.empty(0, np.int64), *(batch.lengths for batch in encoded)])
-    sizes = np.array(chunk.sizes, np.int64)
-    sides = {}
-    for side in SIDES:
-        chosen = np.array([s == side for s in chunk.sides], bool)
-        if not chosen.any():
-            continue
-        starts = np.zeros((int(chosen.sum()) + 1, 2), np.int64)
-        np.cumsum(np.stack([lengths[chosen], sizes[chosen]], axis=1), axis=0, out=starts[1:])
-        sides[side] = SideOfShard(
-            tokens=StoredFile.write(folder, f"{side}-{number:05d}.tokens.npy", tokens[np.repeat(chosen, lengths)]),
-            documents=StoredFile.write(folder, f"{side}-{number:05d}.documents.npy", starts),
-            n_tokens=int(starts[-1, 0]),
-            n_documents=len(starts) - 1,
-            n_bytes=int(starts[-1, 1]),
-        )
-    return Shard(chunk.n_read, chunk.n_empty, chunk.n_excluded, chunk.digest.hexdigest(), sides)
 
 
 def _report(manifest: Manifest, folder: Path, bytes_per_second: float) -> None:

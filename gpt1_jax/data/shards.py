@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ from gpt1_jax.data.split import SIDES
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import read_json, sha256_of_file, write_atomically, write_json
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 _PART_NAME = re.compile(r"part-(\d{5})-of-(\d{5})")
 _AGAIN = "delete {} and prepare the corpus again"
@@ -47,8 +48,9 @@ class StoredFile:
         """Writes an array as `.npy`, atomically."""
         buffer = io.BytesIO()
         np.save(buffer, array, allow_pickle=False)
-        write_atomically(folder / name, buffer.getvalue())
-        return cls(name, buffer.tell(), sha256_of_file(folder / name))
+        data = buffer.getbuffer()
+        write_atomically(folder / name, data)
+        return cls(name, len(data), hashlib.sha256(data).hexdigest())
 
     def damage(self, folder: Path, *, content: bool) -> str:
         """What is wrong with the file, or ""; its content is only read if asked."""
@@ -81,6 +83,7 @@ class Shard:
       n_read: documents read from the source.
       n_empty: of these, left out because they hold nothing but white space.
       n_excluded: of these, left out because the split excludes them.
+      lowest_rank: of the others; it says which fraction would hold out one of them, see `Split.place`.
       text_sha256: of the text of all of them.
       sides: "train" and "heldout", as far as they have documents.
     """
@@ -88,8 +91,14 @@ class Shard:
     n_read: int
     n_empty: int
     n_excluded: int
+    lowest_rank: float
     text_sha256: str
     sides: Mapping[str, SideOfShard]
+
+    @property
+    def n_documents(self) -> int:
+        """On both sides."""
+        return sum(side.n_documents for side in self.sides.values())
 
     def damage(self, folder: Path, *, content: bool) -> str:
         """What is wrong with the files, or ""."""

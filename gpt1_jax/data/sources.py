@@ -10,22 +10,25 @@
 `**` in a glob matches any depth; a folder means its `**/*.txt` or `**/*.jsonl`. A `text:` file longer than
 `max_document_bytes` is read as consecutive documents, cut at a blank line where possible: memory stays bounded, and
 one huge file can still be split into training and held-out text. A byte-order mark is dropped.
+
+Part i of n is a run of consecutive documents: those that start in the i-th of n equal stretches of all the bytes (of
+all the examples of TFDS). Only these bytes are read, also where they are in the middle of a file, and the parts one
+after another are the whole.
 """
 
 from __future__ import annotations
 
-import functools
 import glob
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 from absl import logging
 
-from gpt1_jax.data.tables import read_rows
+from gpt1_jax.data.tables import check_columns, check_file, line_number, parse_object, read_lines_from
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import similar
 
@@ -65,31 +68,103 @@ class SourceSpec:
         return cls(kind, target, name or ("text" if kind == "jsonl" else None))
 
 
-def read_documents(
-    source: Source, *, part: int = 0, parts: int = 1, max_document_bytes: int = MAX_DOCUMENT_BYTES
-) -> Iterator[str]:
-    """The documents of a source, or every `parts`-th of them from number `part` on.
+class Document(NamedTuple):
+    """A document, and how much of the source it takes up, in the unit of its `OpenSource`."""
+
+    text: str
+    size: int
+
+
+@dataclass(frozen=True)
+class OpenSource:
+    """A source that is there.
+
+    Attributes:
+      size: of the whole: bytes of its files, with all that is around the text, or a number of documents.
+      unit: which of the two.
+      read: (part, parts) -> the documents of that part.
+    """
+
+    size: int
+    unit: Literal["B", "documents"]
+    read: Callable[[int, int], Iterator[Document]]
+
+
+def open_source(source: Source, *, max_document_bytes: int = MAX_DOCUMENT_BYTES) -> OpenSource:
+    """Finds the files of a source.
 
     Raises:
-      InputError: while iterating: no file, an empty file, invalid UTF-8, bad JSON, a missing field, a data set that
-        is not there. The message says where and what to do.
+      InputError: no file, an empty one, or a data set that is not there. Reading raises it for invalid UTF-8, bad JSON
+        and a missing field. The message says where and what to do.
     """
-    if not 0 <= part < parts:
-        raise InputError(f"part={part} must be from 0 to parts - 1 = {parts - 1}")
     if max_document_bytes < _MIN_DOCUMENT_BYTES:
         raise InputError(f"max_document_bytes={max_document_bytes} must be at least {_MIN_DOCUMENT_BYTES}")
     if not isinstance(source, str):
-        yield from source[part::parts]
-        return
+        sizes = [len(text.encode("utf-8")) for text in source]
+        pairs = list(map(Document, source, sizes))
+        return OpenSource(sum(sizes), "B", lambda part, parts: iter(pairs[_share(len(pairs), part, parts)]))
     spec = SourceSpec.parse(source)
-    if spec.kind == "text":
-        yield from _read_text(_find_files(spec), part, parts, max_document_bytes)
-    elif spec.kind == "jsonl":
-        yield from _read_jsonl(_find_files(spec), spec, part, parts)
-    else:
+    if spec.kind == "tfds":
         from gpt1_jax.data.tfds_source import open_tfds
 
-        yield from open_tfds(spec.target, spec.field).read(part, parts)
+        examples = open_tfds(spec.target, spec.field)
+        size = len(examples)
+        return OpenSource(
+            size,
+            "documents",
+            lambda part, parts: (Document(text, 1) for text in examples.read(_share(size, part, parts))),
+        )
+    files = [(file, file.stat().st_size) for file in _find_files(spec)]
+    for file, size in files:
+        if size == 0:
+            raise InputError(f"{file}: the file is empty; remove it or leave it out of the glob")
+
+    def read(part: int, parts: int) -> Iterator[Document]:
+        for file, size, stretch in _stretches(files, part, parts):
+            if spec.kind == "text":
+                yield from _read_text(file, size, stretch, max_document_bytes)
+            else:
+                yield from _read_jsonl(file, size, stretch, spec.field or "text")
+
+    return OpenSource(sum(size for _, size in files), "B", read)
+
+
+def read_documents(
+    source: Source, *, part: int = 0, parts: int = 1, max_document_bytes: int = MAX_DOCUMENT_BYTES
+) -> Iterator[str]:
+    """The documents of a source, or of part number `part` of `parts`.
+
+    Raises:
+      InputError: while iterating, see `open_source`.
+    """
+    if not 0 <= part < parts:
+        raise InputError(f"part={part} must be from 0 to parts - 1 = {parts - 1}")
+    for document in open_source(source, max_document_bytes=max_document_bytes).read(part, parts):
+        yield document.text
+
+
+def sample_documents(source: Source, n_bytes: int, *, max_document_bytes: int = MAX_DOCUMENT_BYTES) -> Iterator[str]:
+    """Documents from all over a source, for about `n_bytes`; all of a source that is not larger.
+
+    The first documents of each of equal stretches: no more is read than is given, and the same ones every time. Of a
+    source whose bytes are not known (TFDS), all.
+
+    Raises:
+      InputError: while iterating, see `open_source`.
+    """
+    opened = open_source(source, max_document_bytes=max_document_bytes)
+    n_places = max(1, n_bytes // max_document_bytes)
+    if opened.unit != "B" or opened.size <= n_bytes:
+        yield from (document.text for document in opened.read(0, 1))
+        return
+    logging.info("a sample of %.3g of %.3g MB, from %d places", n_bytes / 1e6, opened.size / 1e6, n_places)
+    for place in range(n_places):
+        left = n_bytes // n_places
+        for document in opened.read(place, n_places):
+            yield document.text
+            left -= document.size
+            if left <= 0:
+                break
 
 
 def describe_source(source: Source) -> dict[str, Any]:
@@ -164,58 +239,108 @@ def _instead(folder: str, name: str, is_folder: bool) -> str:
     return f"{folder!r} has no {name!r}; it holds {listed or 'nothing'}"
 
 
-def _read_jsonl(files: list[Path], spec: SourceSpec, part: int, parts: int) -> Iterator[str]:
-    assert spec.field is not None
-    for number, row in enumerate(read_rows(files, columns=(spec.field,))):
-        text = row.values[spec.field]
-        if not isinstance(text, str):
-            raise InputError(f"{row.where}: field {spec.field!r} is of JSON type {type(text).__name__}, not a string")
-        if number % parts == part:
-            yield text
+def _share(n: int, part: int, parts: int) -> slice:
+    """The part of n things."""
+    return slice(n * part // parts, n * (part + 1) // parts)
 
 
-def _read_text(files: list[Path], part: int, parts: int, max_document_bytes: int) -> Iterator[str]:
-    number = 0
-    for file in files:
-        size = file.stat().st_size
-        if size == 0:
-            raise InputError(f"{file}: the file is empty; remove it or leave it out of the glob")
-        if size <= max_document_bytes:
-            if number % parts == part:
-                yield _decode(file, file.read_bytes(), 0)
-            number += 1
+class _Stretch(NamedTuple):
+    """Bytes `start` to `stop - 1` of a file."""
+
+    start: int
+    stop: int
+
+
+def _stretches(files: list[tuple[Path, int]], part: int, parts: int) -> Iterator[tuple[Path, int, _Stretch]]:
+    """The files (with their sizes) that a part of all their bytes touches, and which stretch of each it has."""
+    share = _share(sum(size for _, size in files), part, parts)
+    origin = 0
+    for file, size in files:
+        start, stop = max(share.start - origin, 0), min(share.stop - origin, size)
+        if start < stop:
+            yield file, size, _Stretch(start, stop)
+        origin += size
+
+
+def _read_jsonl(file: Path, size: int, stretch: _Stretch, field: str) -> Iterator[Document]:
+    """The lines that start in a stretch of a file."""
+    check_file(file)
+    rows = blank = 0
+    for line in read_lines_from(file, *stretch):
+        if not line.text.strip(" \t\r\n"):
+            blank += 1
             continue
-        with open(file, "rb") as stream:
-            pieces = 0
-            for offset, data in _pieces(stream, max_document_bytes):
-                if number % parts == part:
-                    yield _decode(file, data, offset)
-                number, pieces = number + 1, pieces + 1
-        logging.info("%s: longer than %d bytes, read as %d documents", file, max_document_bytes, pieces)
+        try:
+            text = _field(line.text, field)
+        except InputError as error:  # the number of a line in the middle of a file has to be counted
+            raise InputError(f"{file}:{line_number(file, line.offset)}{error}") from None
+        rows += 1
+        yield Document(text, line.size)
+    if rows == 0 and stretch == (0, size):
+        raise InputError(f"{file}: the file is empty; at least one row is needed")
+    if blank:
+        logging.info("%s: %d rows, %d blank lines skipped", file, rows, blank)
 
 
-def _pieces(stream: BinaryIO, max_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Cuts a file into pieces of at most `max_bytes`, none inside a character; gives each with its offset."""
-    offset, data = 0, b""
-    for block in iter(functools.partial(stream.read, max_bytes), b""):
-        data += block
-        while len(data) > max_bytes:
-            cut = _cut(data, max_bytes)
-            yield offset, data[:cut]
-            offset, data = offset + cut, data[cut:]
-    yield offset, data
+def _field(line: str, field: str) -> str:
+    """The text of a line. Messages are without their beginning, which says where it is."""
+    values = parse_object("", line)
+    check_columns("", values, (field,), "the object has")
+    text = values[field]
+    if not isinstance(text, str):
+        raise InputError(f": field {field!r} is of JSON type {type(text).__name__}, not a string")
+    return text
 
 
-def _cut(data: bytes, limit: int) -> int:
-    """The best place at or before `limit` to end a document: a blank line, a line, a word, a character."""
+def _read_text(file: Path, size: int, stretch: _Stretch, max_document_bytes: int) -> Iterator[Document]:
+    """The documents that start in a stretch of a file: itself, or pieces of a long one."""
+    if size <= max_document_bytes:
+        if stretch.start == 0:
+            yield Document(_decode(file, file.read_bytes(), 0), size)
+        return
+    if stretch.start == 0:
+        logging.info("%s: longer than %d bytes, read as several documents", file, max_document_bytes)
+    with open(file, "rb") as stream:
+        for start, stop in _pieces(stream, size, stretch, max_document_bytes):
+            stream.seek(start)
+            yield Document(_decode(file, stream.read(stop - start), start), stop - start)
+
+
+def _pieces(stream: BinaryIO, size: int, stretch: _Stretch, max_bytes: int) -> Iterator[tuple[int, int]]:
+    """Where the pieces that start in a stretch start and stop.
+
+    The places at which a file is cut depend on the bytes around them alone, so that a part need not read what is
+    before it: cut number k is the best place among the last `reach` before k * `step`.
+    """
+    step, reach = 3 * max_bytes // 5, 2 * max_bytes // 5  # no piece is longer than both
+    number = stretch.start // step  # the first cut that can be in the stretch; it may be before it
+    start = _cut(stream, number * step, reach)
+    while start < stretch.stop:
+        number += 1
+        stop = _cut(stream, number * step, reach) if number * step < size else size
+        if start >= stretch.start:
+            yield start, stop
+        if stop == size:
+            return
+        start = stop
+
+
+def _cut(stream: BinaryIO, limit: int, reach: int) -> int:
+    """The best place among the last `reach` at or before `limit` to end a document: a blank line, a line, a word, a
+    character.
+    """
+    if limit == 0:
+        return 0
+    stream.seek(limit - reach)
+    data = stream.read(reach + 1)
     for boundary in (b"\n\n", b"\r\n\r\n", b"\n", b" "):
-        at = data.rfind(boundary, limit // 2, limit)
+        at = data.rfind(boundary, 0, reach)
         if at >= 0:
-            return at + len(boundary)
-    at = limit
-    while at > limit - 4 and data[at] & 0xC0 == 0x80:  # a continuation byte of UTF-8
+            return limit - reach + at + len(boundary)
+    at = reach
+    while at > reach - 4 and data[at] & 0xC0 == 0x80:  # a continuation byte of UTF-8
         at -= 1
-    return at
+    return limit - reach + at
 
 
 def _decode(file: Path, data: bytes, offset: int) -> str:

@@ -136,28 +136,62 @@ def _read_files(
             yield from _read_delimited(file, format_ == "tsv", columns, header, quoting, repair)
 
 
+class Line(NamedTuple):
+    """A line with its line end, and the bytes of the file that it is."""
+
+    offset: int
+    size: int
+    text: str
+
+
 def read_lines(path: Path) -> Iterator[str]:
     """The decoded lines of a file with their line ends, split at LF only.
 
     Raises:
       InputError: that names the line, for what is not UTF-8 text.
     """
+    return (line.text for line in read_lines_from(path))
+
+
+def read_lines_from(path: Path, start: int = 0, stop: int | None = None) -> Iterator[Line]:
+    """The lines of a file that start at the bytes `start` to `stop - 1`; no other is read.
+
+    Raises:
+      InputError: as `read_lines`.
+    """
     with open(path, "rb") as file:
-        for number, raw in enumerate(file, 1):
-            if number == 1:
+        if start > 0:
+            file.seek(start - 1)
+            start += len(file.readline()) - 1  # to the end of the line that is there
+        for raw in file:
+            if stop is not None and start >= stop:
+                return
+            data = raw
+            if start == 0:
                 if raw.startswith(_UTF16_BOMS):
                     raise InputError(f"{path}:1: the file is UTF-16; save it as UTF-8")
-                raw = raw.removeprefix(_BOM)
+                data = raw.removeprefix(_BOM)
             try:
-                line = raw.decode("utf-8")
+                text = data.decode("utf-8")
             except UnicodeDecodeError as error:
                 raise InputError(
-                    f"{path}:{number}: byte 0x{raw[error.start]:02x} at position {error.start + 1} of the line is not "
-                    "UTF-8; save the file as UTF-8 (for Latin-1: iconv -f latin1 -t utf-8)"
+                    f"{path}:{line_number(path, start)}: byte 0x{data[error.start]:02x} at position {error.start + 1} "
+                    "of the line is not UTF-8; save the file as UTF-8 (for Latin-1: iconv -f latin1 -t utf-8)"
                 ) from None
-            if "\0" in line:
-                raise InputError(f"{path}:{number}: a NUL character; the file is damaged or not text")
-            yield line
+            if "\0" in text:
+                raise InputError(f"{path}:{line_number(path, start)}: a NUL character; the file is damaged or not text")
+            yield Line(start, len(raw), text)
+            start += len(raw)
+
+
+def line_number(path: Path, offset: int) -> int:
+    """The number, from 1 on, of the line with a byte of a file; what is before it is read."""
+    number = 1
+    with open(path, "rb") as file:
+        while offset > 0 and (block := file.read(min(offset, 1 << 20))):
+            number += block.count(b"\n")
+            offset -= len(block)
+    return number
 
 
 def _read_delimited(
@@ -250,10 +284,15 @@ def _check_header(path: Path, line: int, names: list[str], columns: tuple[str, .
     duplicates = sorted({name for name in names if names.count(name) > 1})
     if duplicates:
         raise InputError(f"{where}: duplicate column names {_listed(duplicates)}; rename them")
-    _check_columns(where, names, columns, "the header has")
+    check_columns(where, names, columns, "the header has")
 
 
-def _check_columns(where: str, names: Iterable[str], columns: tuple[str, ...], has: str) -> None:
+def check_columns(where: str, names: Iterable[str], columns: tuple[str, ...], has: str) -> None:
+    """Refuses names among which one of `columns` is missing; `where` and `has` are the beginning of its two halves.
+
+    Raises:
+      InputError: with the nearest name.
+    """
     names = list(names)
     for column in columns:
         if column not in names:
@@ -273,7 +312,7 @@ def _read_jsonl(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
             continue
         where = f"{path}:{line}"
         values = parse_object(where, text)
-        _check_columns(where, values, columns, "the object has")
+        check_columns(where, values, columns, "the object has")
         rows += 1
         yield Row(str(path), line, values)
     _finish(path, rows, blank, has_header=False)

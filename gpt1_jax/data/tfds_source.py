@@ -35,9 +35,13 @@ class TfdsSource:
     field: str
     examples: Sequence[Any]
 
-    def read(self, part: int = 0, parts: int = 1) -> Iterator[str]:
-        """Every `parts`-th document from number `part` on."""
-        for index in range(part, len(self.examples), parts):
+    def __len__(self) -> int:
+        """Number of documents."""
+        return len(self.examples)
+
+    def read(self, stretch: slice = slice(None)) -> Iterator[str]:
+        """Consecutive documents."""
+        for index in range(len(self))[stretch]:
             value = self.examples[index][self.field]
             yield value.decode("utf-8") if isinstance(value, bytes) else str(value)
 

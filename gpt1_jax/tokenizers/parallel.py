@@ -6,6 +6,7 @@ Worker processes are spawned, not forked: a fork of a process that runs JAX's th
 from __future__ import annotations
 
 import collections
+import functools
 import multiprocessing
 import os
 import signal
@@ -13,13 +14,17 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from gpt1_jax.tokenizers.protocol import Tokenizer
 
-_tokenizer: Tokenizer | None = None  # of a worker process
+A = TypeVar("A")
+B = TypeVar("B")
+
+_AHEAD = 4  # batches a worker may have waiting, so that it has work while its parent writes a file
+_function: Callable[[Any], Any] | None = None  # of a worker process
 
 
 class EncodedDocuments(NamedTuple):
@@ -46,45 +51,44 @@ def encode_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> EncodedDocum
     return EncodedDocuments(np.array(stream, token_dtype(tokenizer.vocab_size)), lengths)
 
 
-Encoder = Callable[[Iterable[Sequence[str]]], Iterator[EncodedDocuments]]
-
-
 @contextmanager
-def document_encoder(tokenizer: Tokenizer, workers: int = 1) -> Iterator[Encoder]:
-    """Gives a function that maps batches of documents to their tokens, in the same order for any number of workers.
+def ordered_map(function: Callable[[A], B], workers: int = 1) -> Iterator[Callable[[Iterable[A]], Iterator[B]]]:
+    """Gives a lazy `map` of `function` whose results come in the order of the inputs for any number of workers.
+
+    Inputs are taken as the results are: no more than a few for each worker are in memory.
 
     Args:
-      tokenizer: pickled once to each worker.
-      workers: processes; 1 encodes in this one. As always with spawned processes, the main program has to be
+      function: pickled once to each worker.
+      workers: processes; 1 works in this one. As always with spawned processes, the main program has to be
         importable (`if __name__ == "__main__":`).
     """
     if workers == 1:
-        yield lambda batches: (encode_documents(tokenizer, texts) for texts in batches)
+        yield functools.partial(map, function)
         return
     with ProcessPoolExecutor(
-        workers, multiprocessing.get_context("spawn"), initializer=_start_worker, initargs=(tokenizer,)
+        workers, multiprocessing.get_context("spawn"), initializer=_start_worker, initargs=(function,)
     ) as pool:
 
-        def encode(batches: Iterable[Sequence[str]]) -> Iterator[EncodedDocuments]:
+        def mapped(inputs: Iterable[A]) -> Iterator[B]:
             # A bounded queue: the pool itself would take in the whole corpus.
-            pending: collections.deque[Future[EncodedDocuments]] = collections.deque()
-            for texts in batches:
-                pending.append(pool.submit(_encode_in_worker, texts))
-                if len(pending) > 2 * workers:
+            pending: collections.deque[Future[B]] = collections.deque()
+            for value in inputs:
+                pending.append(pool.submit(_call_in_worker, value))
+                if len(pending) > _AHEAD * workers:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
 
         try:
-            yield encode
+            yield mapped
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 
 
-def _start_worker(tokenizer: Tokenizer) -> None:
-    global _tokenizer
-    _tokenizer = tokenizer
+def _start_worker(function: Callable[[Any], Any]) -> None:
+    global _function
+    _function = function
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the pool
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -97,6 +101,6 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _encode_in_worker(texts: Sequence[str]) -> EncodedDocuments:
-    assert _tokenizer is not None
-    return encode_documents(_tokenizer, texts)
+def _call_in_worker(value: Any) -> Any:
+    assert _function is not None
+    return _function(value)

@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import json
 import os
@@ -25,11 +26,11 @@ def prepare(source, tokenizer, directory, **settings):
 
 
 def snapshot(directory):
-    """The content of every file below a folder."""
+    """The content of every file below a folder but for the locks, which hold times."""
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.name != ".lock"
     }
 
 
@@ -60,7 +61,7 @@ def test_every_document_once_on_its_side_in_order(prepared, texts, tokenizer):
 
 
 def test_worker_processes_change_no_byte(prepared, texts, tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("gpt1_jax.data.prepare._BATCH_BYTES", 300)
+    monkeypatch.setattr("gpt1_jax.data.shard_writer.BATCH_BYTES", 300)
     prepare(texts, tokenizer, tmp_path, workers=2)
     assert snapshot(tmp_path) == snapshot(prepared)
 
@@ -73,6 +74,7 @@ def test_the_size_of_shards_does_not_change_the_stream(prepared, texts, tokenize
 
 
 def test_parts_by_several_processes_or_in_turn(prepared, texts, tokenizer, tmp_path):
+    """And the stream of tokens does not depend on the number of parts."""
     for part in (2, 0, 1):
         with pytest.raises(InputError, match=r"holds no token shards|is not finished"):
             TokenShards.open(tmp_path / "apart")
@@ -80,7 +82,10 @@ def test_parts_by_several_processes_or_in_turn(prepared, texts, tokenizer, tmp_p
     prepare(texts, tokenizer, tmp_path / "in turn", parts=3)
     assert snapshot(tmp_path / "apart") == snapshot(tmp_path / "in turn")
     for side in ("train", "heldout"):
-        assert sorted(documents(tmp_path / "apart", side, tokenizer)) == sorted(documents(prepared, side, tokenizer))
+        whole, parts = TokenShards.open(prepared, side), TokenShards.open(tmp_path / "apart", side)
+        np.testing.assert_array_equal(parts.read(0, parts.n_tokens), whole.read(0, whole.n_tokens))
+        positions = np.arange(0, whole.n_tokens, 7)
+        np.testing.assert_array_equal(parts.bytes_before(positions), whole.bytes_before(positions))
 
 
 class Crash(Exception):
@@ -186,9 +191,10 @@ def test_finished_shards_are_kept_unless_damaged(prepared, texts, tokenizer, tmp
 
 def test_a_finished_corpus_is_left_alone(texts, tokenizer, tmp_path):
     prepare(texts, tokenizer, tmp_path)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*y*")}
     prepare(texts, tokenizer, tmp_path)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert len(before) > 20
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*y*")} == before
 
 
 @pytest.mark.parametrize(
@@ -231,6 +237,44 @@ def test_a_file_that_was_edited_in_place_is_noticed_on_resume(texts, tokenizer, 
     file.write_text(content[:9] + content[9:].replace(" the ", " eht ", 1), encoding="utf-8")
     with pytest.raises(InputError, match="the text of the source has changed since shard 0"):
         prepare(f"jsonl:{file}", tokenizer, tmp_path / "out")
+
+
+def test_two_processes_at_one_part(texts, tokenizer, tmp_path):
+    """The second is refused while the first is at it; other parts are free."""
+    folder = tmp_path / "part-00001-of-00002"
+    folder.mkdir()
+    code = f"import sys, pathlib; from gpt1_jax.lock import take_lock; take_lock(pathlib.Path({str(folder)!r}), 'x')"
+    code += "; print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        prepare(texts, tokenizer, tmp_path, parts=2, part=0)
+        with pytest.raises(InputError, match=f"part-00001-of-00002 is in use by process {other.pid} on"):
+            prepare(texts, tokenizer, tmp_path, parts=2, part=1)
+        other.stdin.close()
+    prepare(texts, tokenizer, tmp_path, parts=2, part=1)
+    TokenShards.open(tmp_path).verify()
+
+
+def test_a_full_disk_says_what_to_do_and_loses_nothing(prepared, texts, tokenizer, tmp_path, monkeypatch):
+    real, n_calls = os.fsync, 0
+
+    def fsync(descriptor):
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 29:  # each file is followed by its folder, where an error is none
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(InputError, match=r"No space left on device, [\d,]+ MB free; .*start the same command again"):
+        prepare(texts, tokenizer, tmp_path)
+    first = tmp_path / "part-00000-of-00001" / "train-00000.tokens.npy"
+    before = first.stat().st_mtime_ns
+    monkeypatch.undo()
+    (first.parent / ".train-00002.tokens.npy.123.tmp").write_bytes(b"left by a process that was killed")
+    prepare(texts, tokenizer, tmp_path)
+    assert first.stat().st_mtime_ns == before
+    assert snapshot(tmp_path) == snapshot(prepared)
 
 
 def test_copies_of_a_document_stay_together(texts, tokenizer, tmp_path):

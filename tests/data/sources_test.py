@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from gpt1_jax.data.sources import describe_source, read_documents
+from gpt1_jax.data.sources import describe_source, open_source, read_documents, sample_documents
 from gpt1_jax.errors import InputError
 
 
@@ -50,16 +50,60 @@ def test_a_list_is_its_own_source():
     assert read(["a", "b"]) == ["a", "b"]
 
 
-def test_parts_are_disjoint_and_complete(tmp_path):
+@pytest.mark.parametrize("parts", [1, 2, 3, 5, 8, 100])
+def test_the_parts_one_after_another_are_the_whole(tmp_path, parts):
     for number in range(7):
-        write(tmp_path / f"{number}.txt", f"{number} " * (30 if number == 3 else 1))
-    write(tmp_path / "x.jsonl", "".join(json.dumps({"text": str(number)}) + "\n" for number in range(7)))
+        line = f"{number} \N{SNOWMAN}" + "\n" * (number % 2)
+        write(tmp_path / f"{number}.txt", line * (60 if number == 3 else 2))
+    lines = [json.dumps({"text": str(number) * (number % 5)}) + "\n" * (1 + number % 2) for number in range(40)]
+    write(tmp_path / "x.jsonl", b"\xef\xbb\xbf" + "".join(lines[:30]).encode())
+    write(tmp_path / "y.jsonl", "".join(lines[30:]).rstrip())
     for source in (f"text:{tmp_path}", f"jsonl:{tmp_path}", list("abcdefg")):
-        whole = read(source, max_document_bytes=16)
-        parts = [read(source, part=part, parts=3, max_document_bytes=16) for part in range(3)]
-        assert [whole[part::3] for part in range(3)] == parts
+        whole = read(source, max_document_bytes=32)
+        each = [read(source, part=part, parts=parts, max_document_bytes=32) for part in range(parts)]
+        assert [text for part in each for text in part] == whole
+        assert parts > 5 or all(each)  # every part has work to do
+
+
+def test_no_such_part():
     with pytest.raises(InputError, match="part=3 must be from 0 to parts - 1 = 2"):
         read(["a"], part=3, parts=3)
+
+
+def test_a_part_reads_its_own_bytes_only(tmp_path):
+    """What is damaged in the first half is no matter to who reads the second, and lines keep their numbers."""
+    good = [json.dumps({"text": "x" * 50}) + "\n"] * 100
+    write(tmp_path / "a.jsonl", "".join([*good[:10], "{\n", *good[:60]]))
+    assert read(f"jsonl:{tmp_path}", part=1, parts=2) == ["x" * 50] * 35
+    with pytest.raises(InputError, match=r"a\.jsonl:11: not JSON"):
+        read(f"jsonl:{tmp_path}", part=0, parts=2)
+    write(tmp_path / "a.jsonl", "".join([*good[:60], '{"txt": ""}\n', *good[:10]]))
+    with pytest.raises(InputError, match=r"a\.jsonl:61: no column 'text'.*did you mean 'txt'"):
+        read(f"jsonl:{tmp_path}", part=3, parts=4)
+    write(tmp_path / "a.txt", b"\xff" * 1000 + b"words and words " * 100)
+    assert "".join(read(f"text:{tmp_path}", part=1, parts=2, max_document_bytes=100)).count("words") >= 150
+
+
+def test_sizes_add_up_to_the_whole(tmp_path):
+    write(tmp_path / "a.jsonl", "".join(json.dumps({"text": "é" * number}) + "\r\n" for number in range(40)))
+    write(tmp_path / "a.txt", "word " * 99)
+    for source in (f"text:{tmp_path}", f"jsonl:{tmp_path}", ["é", "xyz"]):
+        opened = open_source(source, max_document_bytes=40)
+        assert opened.unit == "B"
+        assert sum(document.size for document in opened.read(0, 1)) == opened.size > 4
+
+
+def test_a_sample_is_from_all_over_and_no_larger_than_asked(tmp_path):
+    texts = [f"{number:04d}" * 20 for number in range(1000)]
+    write(tmp_path / "a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in texts))
+    source = f"jsonl:{tmp_path}"
+    sample = list(sample_documents(source, 8000, max_document_bytes=800))
+    assert sample == list(sample_documents(source, 8000, max_document_bytes=800))
+    assert 80 <= len(sample) <= 110
+    places = [texts.index(text) for text in sample]
+    assert places == sorted(set(places))
+    assert {place // 100 for place in places} == set(range(10))
+    assert list(sample_documents(source, 10**6)) == texts
 
 
 @pytest.mark.parametrize("limit", [16, 17, 40, 100, 1000])

@@ -1,3 +1,4 @@
+import functools
 import json
 import os
 import pickle
@@ -14,7 +15,7 @@ from gpt1_jax import tokenizers
 from gpt1_jax.errors import InputError
 from gpt1_jax.tokenizers import OpenAITokenizer, openai
 from gpt1_jax.tokenizers.bpe import NEWLINE
-from gpt1_jax.tokenizers.parallel import document_encoder, encode_documents
+from gpt1_jax.tokenizers.parallel import encode_documents, ordered_map
 from gpt1_jax.tokenizers.words import SpacyWords
 
 pytest.importorskip("ftfy")
@@ -159,7 +160,7 @@ def test_it_fulfils_the_protocol_and_is_the_same_when_pickled(toy):
 
 def test_worker_processes_give_the_same_tokens(toy, cases):
     batches = [[case["text"] for case in cases[i : i + 20]] for i in range(0, 60, 20)]
-    with document_encoder(toy, workers=2) as encode:
+    with ordered_map(functools.partial(encode_documents, toy), workers=2) as encode:
         for found, texts in zip(encode(batches), batches, strict=True):
             assert found.tokens.tolist() == encode_documents(toy, texts).tokens.tolist()
 
