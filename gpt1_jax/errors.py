@@ -14,6 +14,14 @@ class InputError(ValueError):
     """
 
 
+class MissingColumn(InputError):
+    """A file does not have a column; `column` is its name."""
+
+    def __init__(self, message: str, column: str) -> None:
+        super().__init__(message)
+        self.column = column
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a message about a misspelt name: "; did you mean 'label'?", or "" if no known name is close to it."""
     close = difflib.get_close_matches(name, list(known), n=1)

@@ -27,7 +27,7 @@ from typing import Any, Literal, NamedTuple
 
 from absl import logging
 
-from gpt1_jax.errors import InputError, did_you_mean
+from gpt1_jax.errors import InputError, MissingColumn, did_you_mean
 from gpt1_jax.files import first_missing, similar
 
 Format = Literal["csv", "tsv", "jsonl"]
@@ -296,7 +296,17 @@ def check_columns(where: str, names: Iterable[str], columns: tuple[str, ...], ha
     names = list(names)
     for column in columns:
         if column not in names:
-            raise InputError(f"{where}: no column {column!r}; {has} {_listed(names)}{did_you_mean(column, names)}")
+            known = f"{has} {_listed(names)}{did_you_mean(column, names)}{_other_separator(names)}"
+            raise MissingColumn(f"{where}: no column {column!r}; {known}", column)
+
+
+def _other_separator(names: Sequence[str]) -> str:
+    """A hint where a header looks like one that another character divides."""
+    if len(names) == 1 and ";" in names[0]:
+        return "; the file has semicolons between its fields: save it with commas"
+    if len(names) == 1 and "\t" in names[0]:
+        return "; the file has tabs between its fields: call it .tsv, or say format='tsv'"
+    return ""
 
 
 def _listed(names: Sequence[str], limit: int = 20) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from absl import logging
 
 from gpt1_jax.data.tables import Row, read_rows
-from gpt1_jax.errors import InputError, counted, quoted
+from gpt1_jax.errors import InputError, MissingColumn, counted, quoted
 from gpt1_jax.tasks.datasets import glue, official, race, story_cloze
 from gpt1_jax.tasks.held_out import hold_out
 from gpt1_jax.tasks.rows import Example, has_empty_text, read_fields, read_label, read_name
@@ -139,7 +139,7 @@ def _read_split(spec: TaskSpec, split: str) -> list[Example]:
     examples: list[Example] = []
     first_use: dict[str, str] = {}
     dropped: Counter[str] = Counter()
-    for row in READERS[source.reader](source, spec.columns(split)):
+    for row in _rows(spec, split):
         label, score = read_label(spec, source, row)
         if label is not None and label in spec.drop_labels:
             dropped[label] += 1
@@ -169,6 +169,29 @@ def _read_split(spec: TaskSpec, split: str) -> list[Example]:
         logging.warning("task %s: split %s: %s with an empty text kept", spec.name, split, kept)
     _log_size(spec, split, len(examples))
     return examples
+
+
+def _rows(spec: TaskSpec, split: str) -> Iterator[Row]:
+    """What the reader of a split gives; a column that is missing is explained in terms of the task."""
+    source = spec.sources[split]
+    try:
+        yield from READERS[source.reader](source, spec.columns(split))
+    except MissingColumn as error:
+        raise InputError(f"{error}{_column_remedy(spec, error.column)}") from None
+
+
+def _column_remedy(spec: TaskSpec, column: str) -> str:
+    """What to say or to do where a file of the user's lacks a column."""
+    if spec.homepage:  # official files have the columns that they have
+        return ""
+    if column == spec.label:
+        name = "name the label's column in task.label (launch/evaluate.py: --label=COLUMN), or " * (column == "label")
+        return f"; {name}declare a split without labels in task.unlabelled (--unlabelled)"
+    if spec.fields.get(column) != column:  # the user said so
+        return ""
+    remedy = f"; name the column of {column!r} in task.fields.{column} (launch/evaluate.py: --field={column}=COLUMN)"
+    others = [field for field in OPTIONAL_FIELDS if field != column]
+    return remedy + (f", or that of {others[0]!r} alone to do without" if column in OPTIONAL_FIELDS else "")
 
 
 def _log_size(spec: TaskSpec, split: str, n: int) -> None:

@@ -35,7 +35,7 @@ def hold_out(spec: TaskSpec, train: list[Example]) -> dict[str, list[Example]]:
         if not len(rows):
             raise InputError(
                 f"held_out={dict(spec.held_out)!r}: split {name!r} would be empty with {len(train)} training rows; "
-                "give more rows, other fractions or files of its own"
+                "give more rows, another validation_fraction or test_fraction, or files of its own"
             )
     return {name: [train[row] for row in rows] for name, rows in parts.items()}
 
@@ -45,9 +45,10 @@ def stratified_split(
 ) -> dict[str, np.ndarray]:
     """Sets parts of N rows aside.
 
-    Every part gets its fraction of each stratum, rounded, and whole groups only, so that equal rows never end up on
-    two sides; a group that would exceed the fraction is left for another part. A group counts for the stratum of its
-    first row. The assignment depends on the order of the rows and the seed.
+    Every part gets its fraction of each stratum, and whole groups only, so that equal rows never end up on two sides; a
+    group that would exceed the fraction is left for another part. What rounding takes from one stratum it gives to the
+    next, so that also of many small strata the parts get their fraction. A group counts for the stratum of its first
+    row. The assignment depends on the order of the rows and the seed.
 
     Returns:
       name to sorted row indices, for every name in `fractions`, and "train" for the rest.
@@ -60,11 +61,14 @@ def stratified_split(
         by_stratum.setdefault(strata[rows[0]], []).append(rows)
     rng = np.random.default_rng(seed)
     parts: dict[str, list[int]] = {name: [] for name in (*fractions, "train")}
+    owed = dict.fromkeys(fractions, 0.0)
     for stratum in by_stratum.values():
         n_rows = sum(map(len, stratum))
         left = [stratum[group] for group in rng.permutation(len(stratum))]
         for name, fraction in fractions.items():
-            room, rest = round(fraction * n_rows), []
+            owed[name] += fraction * n_rows
+            room, rest = round(owed[name]), []
+            owed[name] -= room
             for rows in left:
                 if len(rows) <= room:
                     parts[name] += rows

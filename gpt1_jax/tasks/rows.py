@@ -67,8 +67,9 @@ def read_name(row: Row, column: str, what: str) -> str:
     if isinstance(value, str) and value.strip():
         return value.strip()  # `good, 1` and `good,1` have the same label
     problem = "is empty" if value is None or isinstance(value, str) else f"is {value!r:.80}, not a string or an integer"
+    remedy = "write it as one" if isinstance(value, float) else "fill it in or remove the row"
     hint = ", or declare the split unlabelled" if what == "label" else ""
-    raise InputError(f"{row.where}: column {column!r}: the {what} {problem}; fill it in or remove the row{hint}")
+    raise InputError(f"{row.where}: column {column!r}: the {what} {problem}; {remedy}{hint}")
 
 
 def read_fields(
@@ -131,9 +132,8 @@ def _answers(column: Field, values: Mapping[str, Any], where: str, *, allow_empt
     texts = tuple(_text(answer, names, where) for answer in answers)
     for i, text in enumerate(texts):
         if not text.strip() and not allow_empty:
-            raise InputError(
-                f"{where}: {names!r}: answer {i + 1} of {len(texts)} is empty; fill it in, or leave it out of a list"
-            )
+            fewer = "leave it out" if isinstance(column, str) else "give rows with fewer answers as JSONL with a list"
+            raise InputError(f"{where}: {names!r}: answer {i + 1} of {len(texts)} is empty; fill it in, or {fewer}")
     return texts
 
 

@@ -148,6 +148,8 @@ def test_a_field_longer_than_the_csv_modules_limit(tmp_path):
         ("a.csv", "text,label\ra,x\rb,y\r", r"a\.csv:1: a carriage return"),
         ("a.csv", "texts,label\na,x\n", r"a\.csv:1: no column 'text'.*'texts', 'label'; did you mean 'texts'"),
         ("a.tsv", "text,label\na,x\n", r"a\.tsv:1: no column 'text'"),
+        ("a.csv", "text;label\na;x\n", r"a\.csv:1: no column 'text'.* semicolons .*save it with commas"),
+        ("a.csv", "text\tlabel\na\tx\n", r"a\.csv:1: no column 'text'.* tabs .*format='tsv'"),
         ("a.jsonl", '{"text": "a"}\n{"text": \n', r"a\.jsonl:2: not JSON"),
         ("a.jsonl", '{"text": "a"}\n["a"]\n', r"a\.jsonl:2: a JSON list"),
         ("a.jsonl", '{"text": "a", "text": "b"}\n', r"a\.jsonl:1: duplicate keys 'text'"),

@@ -131,18 +131,31 @@ CHOICE = {"kind": "multiple_choice", "labels": ("0", "1")}
         ({"text": "a", "label": ""}, {}, r"a\.jsonl:2: column 'label': the label is empty"),
         ({"text": "a", "label": None}, {}, r"a\.jsonl:2: column 'label': the label is empty"),
         ({"text": "a", "label": 0.5}, {}, r"a\.jsonl:2: column 'label': the label is 0\.5, not a string or an integer"),
-        ({"text": "a"}, {}, r"a\.jsonl:2: no column 'label'"),
+        ({"text": "a", "label": 1.0}, {}, r"the label is 1\.0, not a string or an integer; write it as one"),
+        ({"text": "a"}, {}, r"a\.jsonl:2: no column 'label'.*; name the label's column in task\.label .*--label="),
+        ({"text": "a"}, {}, r"a\.jsonl:2: no column 'label'.*declare .* in task\.unlabelled \(--unlabelled\)"),
+        (
+            {"label": "x"},
+            {},
+            r"no column 'text'.*; name the column of 'text' in task\.fields\.text .*--field=text=COLUMN",
+        ),
+        ({"question": "q", "answers": ["a", "b"], "label": 0}, CHOICE, "or that of 'question' alone to do without"),
         ({"text": " ", "label": "x"}, {}, r"a\.jsonl:2: column 'text': the text is empty.*allow_empty"),
         ({"text": 3, "label": "x"}, {}, r"a\.jsonl:2: column 'text': a text is expected, got 3 \(int\)"),
         ({"context": "", "question": "", "answers": ["a", "b"], "label": 0}, CHOICE, "both empty"),
         ({"context": "c", "question": "", "answers": ["a"], "label": 0}, CHOICE, "1 answer given; .* at least two"),
         ({"context": "c", "question": "", "answers": ["a", ""], "label": 0}, CHOICE, "answer 2 of 2 is empty"),
+        (
+            {"context": "c", "question": "", "answers": "a", "a": "x", "b": "", "label": 0},
+            {**CHOICE, "fields": {"context": "context", "answers": "a,b"}},
+            "'a, b': answer 2 of 2 is empty; .* as JSONL with a list",
+        ),
         ({"context": "c", "question": "", "answers": "a", "label": 0}, CHOICE, "answers are a JSON list"),
         ({"context": "c", "question": "", "answers": ["a", 1], "label": 0}, CHOICE, "a text is expected, got 1"),
     ],
 )
 def test_bad_rows_are_named(custom, tmp_path, row, options, message):
-    good = {"text": "a", "context": "c", "question": "q", "answers": ["a", "b"], "label": 0}
+    good = {"text": "a", "context": "c", "question": "q", "answers": ["a", "b"], "a": "x", "b": "y", "label": 0}
     path = write_jsonl(tmp_path, "a.jsonl", good, row)
     with pytest.raises(InputError, match=message):
         load_examples(custom(train=path, validation_fraction=0.0, **options))

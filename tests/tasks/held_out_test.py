@@ -33,3 +33,10 @@ def test_split_sizes_are_the_rounded_fractions_of_each_label():
     assert Counter(strata[row] for row in parts["test"]) == {"x": 10, "y": 15}
     other = stratified_split(strata, range(100), {"test": 0.25}, seed=1)
     assert parts["test"].tolist() != other["test"].tolist()
+
+
+def test_many_small_strata_give_their_fraction_together():
+    strata = [i % 77 for i in range(77 * 4)]  # a tenth of 4 rows is none, and of all 308 rows 31
+    parts = stratified_split(strata, range(len(strata)), {"validation": 0.1, "test": 0.2}, seed=0)
+    assert {name: len(part) for name, part in parts.items()} == {"validation": 31, "test": 62, "train": 215}
+    assert max(Counter(strata[row] for row in parts["validation"]).values()) == 1
