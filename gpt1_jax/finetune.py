@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import optax
 from absl import logging
@@ -52,6 +51,7 @@ from gpt1_jax.train import LoopConfig, TrainStep, jit_train_step, make_train_ste
 from gpt1_jax.warm_start import StartingPoint, starting_point
 from gpt1_jax.workdir import has_checkpoint
 
+from gpt1_jax.zero import gradient_layout, sharded_over_data
 __all__ = ["AdaptConfig", "FinetuneConfig", "FinetuneResult", "SweepConfig", "run"]
 
 
@@ -136,7 +136,9 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
         accumulation_steps=config.accumulation_steps,
     )
     examples = load_examples(spec)
+        n_embd=start.config.n_embd,
     if "train" not in examples:
+        shard_optimizer=config.mesh.shard_optimizer,
         raise InputError(f"task {spec.name!r} has no training split; give the files in task.train or task.data")
     start = start.for_task(make_readout(spec, examples["train"]))
     splits, reading = None, {}
@@ -166,7 +168,7 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
             splits = _encode(spec, examples, start)
         buckets = _buckets(config, splits, model.config.n_ctx)
         weighted = with_class_weights(splits["train"], config.class_weights, model.readout)
-        batches = _train_batches(config, weighted, model.config.n_embd, buckets)
+        batches = _train_batches(config, weighted, model.config.n_embd, buckets, mesh)
         validations = [name for name in spec.validation_splits if name in splits]
         evaluators = {
             name: TaskEvaluator(model, mesh, split, batch_size=config.batch_size, buckets=buckets)
@@ -283,11 +285,9 @@ def jit_step(
 
     Runs that differ only in their rates, in lambda or in their length get the very same.
     """
-    optimizer = _without_schedule(config.optimizer)
-    step = _compiled_train_step(
-        model, optimizer, config.loss, config.accumulation_steps, mesh, config.freeze, config.lm_coef > 0
-    )
-    return _optimizer(optimizer, config.freeze, model), step
+    optimizer = (_without_schedule(config.optimizer), config.freeze, model, config.mesh.shard_optimizer)
+    step = _compiled_train_step(*optimizer, config.loss, config.accumulation_steps, mesh, config.lm_coef > 0)
+    return _optimizer(*optimizer), step
 
 
 def _without_schedule(config: OptimizerConfig) -> OptimizerConfig:
@@ -296,27 +296,32 @@ def _without_schedule(config: OptimizerConfig) -> OptimizerConfig:
 
 
 @functools.lru_cache(maxsize=8)
-def _optimizer(config: OptimizerConfig, freeze: str, model: GPT1) -> optax.GradientTransformationExtraArgs:
+def _optimizer(
+    config: OptimizerConfig, freeze: str, model: GPT1, sharded: bool
+) -> optax.GradientTransformationExtraArgs:
     optimizer = make_optimizer(config)
-    return optimizer if freeze == "none" else frozen_optimizer(optimizer, model.config)
+    optimizer = optimizer if freeze == "none" else frozen_optimizer(optimizer, model.config)
+    return sharded_over_data(optimizer) if sharded else optimizer
 
 
 @functools.lru_cache(maxsize=8)
 def _compiled_train_step(
-    model: GPT1,
     optimizer: OptimizerConfig,
     loss: LossConfig,
     accumulation_steps: int,
     mesh: Mesh,
-    freeze: str,
     with_lm: bool,
 ) -> TrainStep:
     # Rates, lambda and the number of steps are inputs of the step, so that all runs of a search share one compilation.
-    transformation = _optimizer(optimizer, freeze, model)
+    transformation = _optimizer(optimizer, freeze, model, sharded)
+    layout = gradient_layout(model) if sharded else None
     objective = task_objective(model, loss, with_lm=with_lm)
     if freeze != "none":
+    freeze: str,
+    model: GPT1,
+    sharded: bool,
         objective = frozen_objective(objective, model.config)
-    step = make_train_step(objective, transformation, accumulation_steps=accumulation_steps)
+    step = make_train_step(objective, transformation, accumulation_steps=accumulation_steps, layout=layout)
     return jit_train_step(step, mesh, state_shardings(model, transformation, mesh))
 
 

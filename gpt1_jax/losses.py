@@ -104,10 +104,12 @@ class Objective:
       normalize: batch -> batch whose weights sum to one over the whole global batch.
       loss: (params, normalised rows of it, their global row numbers, dropout key, scheduled values) -> (loss,
         metrics), all of which add up over the rows.
+      dtype: in which the gradients of matrices come about, before they become float32.
     """
 
     normalize: Callable[[Batch], Batch]
     loss: Callable[[Any, Batch, Array, Array, Mapping[str, Array]], tuple[Array, Metrics]]
+    dtype: str = "float32"
 
 
 def lm_objective(model: GPT1, config: LossConfig = LossConfig()) -> Objective:
@@ -133,7 +135,7 @@ def lm_objective(model: GPT1, config: LossConfig = LossConfig()) -> Objective:
         value = jnp.sum(nll * batch["mask"][:, 1:])
         return value, {"loss": value}
 
-    return Objective(normalize, loss)
+    return Objective(normalize, loss, model.config.dtype)
 
 
 def lm_nll_sum(model: GPT1, params: Any, batch: Batch, config: LossConfig = LossConfig()) -> Array:
@@ -185,7 +187,7 @@ def task_objective(model: GPT1, config: LossConfig = LossConfig(), *, with_lm: b
         value = l2 + scheduled["lm_coef"] * l1
         return value, {"loss": value, "lm_loss": l1, **metrics}
 
-    return Objective(normalize, loss)
+    return Objective(normalize, loss, model.config.dtype)
 
 
 def task_outputs(

@@ -20,10 +20,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from gpt1_jax.attention import attention_probabilities, causal_attention, matmul_precision, visible
-from gpt1_jax.dropout import dropout_site
+from gpt1_jax.dropout import Dropout, dropout_site
 from gpt1_jax.errors import InputError
 from gpt1_jax.model_config import ACTIVATIONS, N_SPECIAL, REMAT_POLICIES, GPT1Config, ReadOut
-from gpt1_jax.sharding import constrain
+from gpt1_jax.sharding import constrain, look_up
 
 __all__ = ["GPT1", "GPT1Config", "KVCache", "ReadOut", "count_parameters", "param_shapes"]
 
@@ -385,14 +385,14 @@ class GPT1(nn.Module):
         table, position_table = self._tables()
         site = dropout_site(self, "embd", c.embd_pdrop, context.rows, context.deterministic)
         if site is not None and c.embedding_dropout == "table":
-            rows = c.n_rows + c.n_ctx
-            whole = jnp.concatenate([table[: c.n_rows], position_table])[None]
             site = site if site.mask is not None else site.replace(rows=jnp.zeros((1,), jnp.int32))
-            whole = site(whole, (1, rows, c.n_embd))[0]
-            table = jnp.concatenate([whole[: c.n_rows], table[c.n_rows :]])
-            position_table = whole[c.n_rows :]
+            shape = (1, c.n_rows + c.n_ctx, c.n_embd)
+            keep = jnp.broadcast_to(site.keep(shape), shape)[0]  # a given mask may lack the first axis
+            kept_tokens = jnp.pad(keep[: c.n_rows], ((0, c.padded_rows - c.n_rows), (0, 0)))
+            table = constrain(Dropout(site.rate, mask=kept_tokens)(table), "vocab", None)
+            position_table = Dropout(site.rate, mask=keep[c.n_rows :])(position_table)
             site = None
-        x = constrain(table[tokens] + position_table[positions], "batch", None, None)
+        x = constrain(look_up(table, tokens) + position_table[positions], "batch", None, None)
         return (x if site is None else site(x)), self._output_table(table, position_table)
 
     def _output_table(self, table: Array, position_table: Array) -> Array:

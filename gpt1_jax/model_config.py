@@ -16,7 +16,7 @@ from jax import Array
 from gpt1_jax.attention import select_kernel
 from gpt1_jax.errors import InputError
 
-ROW_MULTIPLE = 128  # the token table is padded to whole tiles of this many rows
+ROW_MULTIPLE = 128  # the token table is padded to whole tiles of this many rows, see `padded_rows`
 N_SPECIAL = 3  # start, delimiter, extract
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -112,8 +112,12 @@ class GPT1Config:
 
     @property
     def padded_rows(self) -> int:
-        """Rows of the token table as stored: `n_rows` rounded up to whole tiles."""
-        return math.ceil(self.n_rows / ROW_MULTIPLE) * ROW_MULTIPLE
+        """Rows of the token table as stored: `n_rows` rounded up to whole tiles that any divisor of `n_head` divides.
+
+        So `tensor` can be each of them, and the table is the same on every mesh.
+        """
+        multiple = math.lcm(ROW_MULTIPLE, self.n_head)
+        return math.ceil(self.n_rows / multiple) * multiple
 
     @property
     def n_logits(self) -> int:

@@ -39,6 +39,7 @@ from gpt1_jax.text_evaluator import TextEvaluator
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import LoopConfig, TrainStep, jit_train_step, make_train_step, state_shardings
 from gpt1_jax.warm_start import ModelOptions, StartingPoint, pretrained_start, without_head
+from gpt1_jax.zero import gradient_layout, sharded_over_data
 from gpt1_jax.workdir import has_checkpoint
 
 _MADE_FROM = (
@@ -151,7 +152,9 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         mesh,
         batch_size=config.batch_size,
         n_head=start.config.n_head,
+        n_embd=start.config.n_embd,
         accumulation_steps=config.accumulation_steps,
+        shard_optimizer=config.mesh.shard_optimizer,
     )
     if not config.source:
         raise InputError(
@@ -223,9 +226,11 @@ def jit_step(
     config: PretrainConfig, model: GPT1, mesh: Mesh
 ) -> tuple[optax.GradientTransformationExtraArgs, TrainStep]:
     """The optimizer and the update over the mesh: what `run` trains with and launch/compile.py compiles."""
-    optimizer = make_optimizer(config.optimizer)
+    optimizer, layout = make_optimizer(config.optimizer), None
+    if config.mesh.shard_optimizer:
+        optimizer, layout = sharded_over_data(optimizer), gradient_layout(model)
     objective = lm_objective(model, config.loss)
-    step = make_train_step(objective, optimizer, accumulation_steps=config.accumulation_steps)
+    step = make_train_step(objective, optimizer, accumulation_steps=config.accumulation_steps, layout=layout)
     return optimizer, jit_train_step(step, mesh, state_shardings(model, optimizer, mesh))
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -24,6 +25,7 @@ AXES = ("data", "fsdp", "tensor")
 RULES: dict[str, str | tuple[str, ...] | None] = {
     "batch": ("data", "fsdp"),
     "embed": "fsdp",  # width of a parameter; activations keep their width whole
+    "embed_over_data": ("fsdp", "data"),  # width of a moment, see zero.py
     "vocab": "tensor",
     "heads": "tensor",
     "mlp": "tensor",
@@ -38,12 +40,14 @@ class MeshConfig:
     Attributes:
       data: copies of the parameters, each with its part of the batch.
       fsdp: parts of the batch that also share the parameters among them.
-      tensor: parts of every head, MLP column and vocabulary row; divides n_head.
+      tensor: parts of heads, MLP columns and vocabulary rows; divides n_head.
+      shard_optimizer: the copies share the optimizer's state among them, too (ZeRO stage 1, see zero.py).
     """
 
     data: int = -1
     fsdp: int = 1
     tensor: int = 1
+    shard_optimizer: bool = False
 
 
 def make_mesh(config: MeshConfig = MeshConfig(), devices: list[Any] | None = None) -> Mesh:
@@ -67,8 +71,19 @@ def make_mesh(config: MeshConfig = MeshConfig(), devices: list[Any] | None = Non
     return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
 
 
-def check_mesh(mesh: Mesh, *, batch_size: int, n_head: int | None = None, accumulation_steps: int = 1) -> None:
+def check_mesh(
+    mesh: Mesh,
+    *,
+    batch_size: int,
+    n_head: int | None = None,
+    n_embd: int | None = None,
+    accumulation_steps: int = 1,
+    shard_optimizer: bool = False,
+) -> None:
     """Refuses sizes that do not divide, before anything is compiled.
+
+    Everything else divides then: columns of the MLP are a multiple of `n_head`, and so are rows of the token table (see
+    `GPT1Config.padded_rows`).
 
     Raises:
       InputError: names the field, its value and the values that would do.
@@ -86,13 +101,35 @@ def check_mesh(mesh: Mesh, *, batch_size: int, n_head: int | None = None, accumu
             f"{n_rows} devices; use a multiple of {n_rows * accumulation_steps} for batch_size, or fewer devices"
         )
     if n_head is not None and n_head % mesh.shape["tensor"]:
-        fits = [d for d in range(1, n_head + 1) if n_head % d == 0]
-        raise InputError(f"mesh tensor={mesh.shape['tensor']} does not divide n_head={n_head}; use one of {fits}")
+        raise InputError(
+            f"mesh tensor={mesh.shape['tensor']} does not divide n_head={n_head}; use one of {_divisors(n_head)}"
+        )
+    if n_embd is not None and n_embd % mesh.shape["fsdp"]:
+        raise InputError(
+            f"mesh fsdp={mesh.shape['fsdp']} does not divide n_embd={n_embd}; use one of {_divisors(n_embd)}"
+        )
+    if n_embd is not None and shard_optimizer and n_embd % n_rows:
+        raise InputError(
+            f"mesh shard_optimizer=True: data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']} = {n_rows} does not "
+            f"divide n_embd={n_embd}; use a product among {_divisors(n_embd)}, or shard_optimizer=False"
+        )
 
 
-def spec(*names: str | None) -> PartitionSpec:
-    """The partition of an array whose axes have these logical names."""
-    return PartitionSpec(*(RULES.get(name) if name else None for name in names))
+def _divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def spec(*names: str | None, without: Collection[str] = ()) -> PartitionSpec:
+    """The partition of an array whose axes have these logical names, over all axes of the mesh but those `without`."""
+
+    def axes(name: str | None) -> Any:
+        found = RULES.get(name) if name else None
+        if not without or found is None:
+            return found
+        left = tuple(axis for axis in ((found,) if isinstance(found, str) else found) if axis not in without)
+        return left or None
+
+    return PartitionSpec(*map(axes, names))
 
 
 def constrain(x: Array, *names: str | None) -> Array:
@@ -100,7 +137,59 @@ def constrain(x: Array, *names: str | None) -> Array:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return x
-    return jax.lax.with_sharding_constraint(x, spec(*names))
+    return jax.lax.with_sharding_constraint(x, spec(*names, without=mesh.manual_axes))
+
+
+def summed_over_data(gradients: Callable[..., Any], dtype: str = "float32") -> Callable[..., Any]:
+    """`gradients(params, batch, rows, *rest)`, a sum over rows, such that it is summed over `data` once, at the end.
+
+    Each part of the batch is worked off where it lies, as on a mesh without that axis: left to itself, the compiler
+    reduces every use of a parameter and every micro-batch by itself, among them the tied table, the largest, twice.
+    Matrices travel in `dtype`.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.shape["data"] == 1:
+        return gradients
+
+    def local(params: Any, batch: Any, rows: Array, *rest: Any) -> Any:
+        return jax.tree.map(lambda x: x[None], gradients(params, batch, rows, *rest))
+
+    def total(parts: Array) -> Array:
+        wire = parts.astype(dtype) if parts.ndim > 2 else parts
+        return jax.lax.reduce(wire, wire.dtype.type(0), jax.lax.add, (0,)).astype(parts.dtype)
+
+    def over_data(params: Any, batch: Any, rows: Array, *rest: Any) -> Any:
+        whole, by_row = PartitionSpec(), PartitionSpec("data")
+        specs = (whole, by_row, by_row, *[whole] * len(rest))
+        # Not psum: XLA's CPU compiler crashes on one in bfloat16 while other axes are left to it.
+        run = jax.shard_map(local, in_specs=specs, out_specs=by_row, axis_names={"data"}, check_vma=False)
+        return jax.tree.map(total, run(params, batch, rows, *rest))
+
+    return over_data
+
+
+def look_up(table: Array, ids: Array) -> Array:
+    """`table[ids]` of a table [R, D] whose rows lie over `tensor`: ids [B, L] -> [B, L, D].
+
+    Every device looks up what it has, and the sum over `tensor` brings it together. The compiler on its own may copy
+    the whole table, or in the backward pass the gradients of the whole batch, to every device.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    free = set(mesh.axis_names) - set(mesh.manual_axes)
+    if all(mesh.shape[axis] == 1 for axis in free):  # also where there is no mesh
+        return table[ids]
+    batch = spec("batch", without=mesh.manual_axes)
+    if ids.shape[0] % math.prod(mesh.shape[axis] for axis in jax.tree.leaves(tuple(batch))):
+        return table[ids]  # one row, to initialise
+
+    def local(table: Array, ids: Array) -> Array:
+        ids = ids - jax.lax.axis_index("tensor") * table.shape[0]
+        here = (ids >= 0) & (ids < table.shape[0])
+        found = jnp.where(here[..., None], table[jnp.where(here, ids, 0)], 0)
+        return jax.lax.psum(found, "tensor")
+
+    run = jax.shard_map(local, in_specs=(spec("vocab", None), batch), out_specs=batch, axis_names=free, check_vma=False)
+    return run(table, ids)
 
 
 def tree_shardings(abstract: Any, mesh: Mesh) -> Any:

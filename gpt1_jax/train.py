@@ -25,7 +25,7 @@ from gpt1_jax.losses import Batch, Metrics, Objective
 from gpt1_jax.metrics import MetricsWriter, Progress
 from gpt1_jax.model import GPT1
 from gpt1_jax.optim import Schedule
-from gpt1_jax.sharding import batch_sharding, to_global, tree_shardings
+from gpt1_jax.sharding import batch_sharding, summed_over_data, to_global, tree_shardings
 from gpt1_jax.stop import Interrupted as Interrupted  # part of what `fit` raises
 from gpt1_jax.stop import StopSignals
 
@@ -73,12 +73,23 @@ TrainStep = Callable[[TrainState, Batch, Schedules], tuple[TrainState, Metrics]]
 
 
 def make_train_step(
-    objective: Objective, optimizer: optax.GradientTransformationExtraArgs, *, accumulation_steps: int = 1
+    objective: Objective,
+    optimizer: optax.GradientTransformationExtraArgs,
+    *,
+    accumulation_steps: int = 1,
+    layout: Callable[[Any], Any] | None = None,
 ) -> TrainStep:
     """One update from one global batch.
 
     The batch is worked off in `accumulation_steps` micro-batches; since the objective's weights are normalised over the
     whole batch first, their gradients simply add up to the gradients of one large batch.
+
+    Args:
+      objective: what is minimised.
+      optimizer: of the raw gradients.
+      accumulation_steps: number of micro-batches.
+      layout: gradients -> the same gradients, where they are to lie for the optimizer (see zero.py); None: where the
+        parameters do.
 
     Returns:
       (state, batch, schedules) -> (state, metrics). The schedules are "learning_rate" and what else the objective asks
@@ -87,35 +98,33 @@ def make_train_step(
     """
     value_and_grad = jax.value_and_grad(objective.loss, has_aux=True)
 
-    def gradients(params: Any, batch: Batch, key: Array, scheduled: Metrics) -> tuple[Any, Metrics]:
-        n_rows = next(iter(batch.values())).shape[0]
+    def gradients(params: Any, batch: Batch, rows: Array, key: Array, scheduled: Metrics) -> tuple[Any, Metrics]:
+        """Of the given rows of the normalised batch, added up."""
         if accumulation_steps == 1:
-            (_, metrics), grads = value_and_grad(params, batch, jnp.arange(n_rows), key, scheduled)
+            (_, metrics), grads = value_and_grad(params, batch, rows, key, scheduled)
             return grads, metrics
         # Micro-batch i takes every k-th row from i on, so that each device keeps the rows it holds.
-        micro = jax.tree.map(
-            lambda x: x.reshape(-1, accumulation_steps, *x.shape[1:]).swapaxes(0, 1),
-            batch | {"row": jnp.arange(n_rows)},
-        )
+        micro = jax.tree.map(lambda x: x.reshape(-1, accumulation_steps, *x.shape[1:]).swapaxes(0, 1), (batch, rows))
 
-        def add(total: tuple[Any, Metrics], rows_of: Batch) -> tuple[tuple[Any, Metrics], None]:
-            rows = rows_of.pop("row")
-            (_, metrics), grads = value_and_grad(params, rows_of, rows, key, scheduled)
-            return jax.tree.map(jnp.add, total, (grads, metrics)), None
+        def part(piece: tuple[Batch, Array]) -> tuple[Any, Metrics]:
+            (_, metrics), grads = value_and_grad(params, *piece, key, scheduled)
+            return grads, metrics
 
-        first = jax.tree.map(lambda x: x[0], micro)
-        shapes = jax.eval_shape(
-            lambda b: value_and_grad(params, {k: v for k, v in b.items() if k != "row"}, b["row"], key, scheduled),
-            first,
-        )
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (shapes[1], shapes[0][1]))
-        (grads, metrics), _ = jax.lax.scan(add, zeros, micro)
-        return grads, metrics
+        def add(total: tuple[Any, Metrics], piece: tuple[Batch, Array]) -> tuple[tuple[Any, Metrics], None]:
+            return jax.tree.map(jnp.add, total, part(piece)), None
+
+        shapes = jax.eval_shape(part, jax.tree.map(lambda x: x[0], micro))
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return jax.lax.scan(add, zeros, micro)[0]
 
     def train_step(state: TrainState, batch: Batch, schedules: Schedules) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(state.key, state.step)
         scheduled = {name: schedule(state.step) for name, schedule in schedules.items()}
-        grads, metrics = gradients(state.params, objective.normalize(batch), key, scheduled)
+        batch = objective.normalize(batch)
+        rows = jnp.arange(next(iter(batch.values())).shape[0])
+        dtype = objective.dtype if accumulation_steps == 1 else "float32"  # a sum of many has more digits than each
+        grads, metrics = summed_over_data(gradients, dtype)(state.params, batch, rows, key, scheduled)
+        grads = grads if layout is None else layout(grads)
         updates, opt_state = optimizer.update(
             grads, state.opt_state, state.params, learning_rate=scheduled["learning_rate"]
         )
@@ -242,10 +251,9 @@ def fit(
             in_flight.append(metrics)
             if len(in_flight) > MAX_IN_FLIGHT:
                 jax.block_until_ready(in_flight.popleft())
-            n_tokens = batch["tokens"].size * jax.process_count()
+            n_tokens = batch["tokens"].size
             progress.advance(step, tokens=n_tokens, flops=n_tokens * flops_per_token(batch["tokens"].shape[-1]))
-            last = step == n_steps
-            if step % loop.log_every == 0 or last:
+            if is_due(loop.log_every):
                 values = _check_finite(metrics, step, checkpointer)
                 writer.write(step, {**values, **progress.rates()})
                 progress.show(step, values)

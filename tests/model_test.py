@@ -199,7 +199,7 @@ def test_the_paper_s_size(capsys):
     assert "116.5 M parameters" in printed
     assert "h_11/mlp/c_fc/kernel" in printed
     params = jax.eval_shape(GPT1(GPT1Config()).init, jax.random.key(0), TOKENS)["params"]
-    assert params["tokens_embed"]["embedding"].shape == (40576, 768)
+    assert params["tokens_embed"]["embedding"].shape == (40704, 768)
 
 
 def test_init_returns_plain_arrays_as_in_the_paper():
