@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import optax
 from absl import logging
@@ -50,8 +51,8 @@ from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import LoopConfig, TrainStep, jit_train_step, make_train_step, state_shardings
 from gpt1_jax.warm_start import StartingPoint, starting_point
 from gpt1_jax.workdir import has_checkpoint
-
 from gpt1_jax.zero import gradient_layout, sharded_over_data
+
 __all__ = ["AdaptConfig", "FinetuneConfig", "FinetuneResult", "SweepConfig", "run"]
 
 
@@ -133,12 +134,12 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
         mesh,
         batch_size=config.batch_size,
         n_head=start.config.n_head,
+        n_embd=start.config.n_embd,
         accumulation_steps=config.accumulation_steps,
+        shard_optimizer=config.mesh.shard_optimizer,
     )
     examples = load_examples(spec)
-        n_embd=start.config.n_embd,
     if "train" not in examples:
-        shard_optimizer=config.mesh.shard_optimizer,
         raise InputError(f"task {spec.name!r} has no training split; give the files in task.train or task.data")
     start = start.for_task(make_readout(spec, examples["train"]))
     splits, reading = None, {}
@@ -168,7 +169,7 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
             splits = _encode(spec, examples, start)
         buckets = _buckets(config, splits, model.config.n_ctx)
         weighted = with_class_weights(splits["train"], config.class_weights, model.readout)
-        batches = _train_batches(config, weighted, model.config.n_embd, buckets, mesh)
+        batches = _train_batches(config, weighted, model.config.n_embd, buckets)
         validations = [name for name in spec.validation_splits if name in splits]
         evaluators = {
             name: TaskEvaluator(model, mesh, split, batch_size=config.batch_size, buckets=buckets)
@@ -307,6 +308,9 @@ def _optimizer(
 @functools.lru_cache(maxsize=8)
 def _compiled_train_step(
     optimizer: OptimizerConfig,
+    freeze: str,
+    model: GPT1,
+    sharded: bool,
     loss: LossConfig,
     accumulation_steps: int,
     mesh: Mesh,
@@ -317,9 +321,6 @@ def _compiled_train_step(
     layout = gradient_layout(model) if sharded else None
     objective = task_objective(model, loss, with_lm=with_lm)
     if freeze != "none":
-    freeze: str,
-    model: GPT1,
-    sharded: bool,
         objective = frozen_objective(objective, model.config)
     step = make_train_step(objective, transformation, accumulation_steps=accumulation_steps, layout=layout)
     return jit_train_step(step, mesh, state_shardings(model, transformation, mesh))

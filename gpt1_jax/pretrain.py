@@ -39,8 +39,8 @@ from gpt1_jax.text_evaluator import TextEvaluator
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import LoopConfig, TrainStep, jit_train_step, make_train_step, state_shardings
 from gpt1_jax.warm_start import ModelOptions, StartingPoint, pretrained_start, without_head
-from gpt1_jax.zero import gradient_layout, sharded_over_data
 from gpt1_jax.workdir import has_checkpoint
+from gpt1_jax.zero import gradient_layout, sharded_over_data
 
 _MADE_FROM = (
     "init_from",

@@ -251,9 +251,10 @@ def fit(
             in_flight.append(metrics)
             if len(in_flight) > MAX_IN_FLIGHT:
                 jax.block_until_ready(in_flight.popleft())
-            n_tokens = batch["tokens"].size
+            n_tokens = batch["tokens"].size * jax.process_count()
             progress.advance(step, tokens=n_tokens, flops=n_tokens * flops_per_token(batch["tokens"].shape[-1]))
-            if is_due(loop.log_every):
+            last = step == n_steps
+            if step % loop.log_every == 0 or last:
                 values = _check_finite(metrics, step, checkpointer)
                 writer.write(step, {**values, **progress.rates()})
                 progress.show(step, values)
