@@ -46,38 +46,6 @@ def test_a_run_leaves_a_workdir_that_explains_itself(pretrained):
     assert steps == [5, 10]
 
 
-def test_stopped_and_continued_is_the_same_run(config, pretrained, tmp_path):
-    """6 + 4 updates = 10, bit for bit: parameters, losses and curve."""
-    n_saved = 0
-
-    class Stop(Exception):
-        pass
-
-    from gpt1_jax import train
-
-    original = train.Checkpointer.save
-
-    def save_then_stop(self, step, *args, **kwargs):
-        nonlocal n_saved
-        original(self, step, *args, **kwargs)
-        n_saved += 1
-        if step == 6:
-            self.wait()
-            raise Stop
-
-    changes = {"loop": {"log_every": 1, "eval_every": 5, "save_every": 6}}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train.Checkpointer, "save", save_then_stop)
-        with pytest.raises(Stop):
-            pretrain.run(config(**changes), tmp_path / "run")
-    assert n_saved == 1
-    pretrain.run(config(**changes), tmp_path / "run")
-    for a, b in zip(leaves(tmp_path / "run"), leaves(pretrained), strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert losses(tmp_path / "run") == losses(pretrained)
-    assert [m["step"] for m in read_metrics(tmp_path / "run")] == [m["step"] for m in read_metrics(pretrained)]
-
-
 def test_a_finished_run_is_left_as_it_is(config, pretrained, caplog):
     before = (pretrained / "metrics.jsonl").read_bytes()
     with caplog.at_level("INFO"):
