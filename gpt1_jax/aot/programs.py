@@ -1,0 +1,153 @@
+"""From a config to what is compiled: the very step that `pretrain.run` or `finetune.run` trains with, and its inputs
+as shapes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from gpt1_jax import finetune, pretrain
+from gpt1_jax.config import from_config
+from gpt1_jax.errors import InputError
+from gpt1_jax.finetune_config import FinetuneConfig
+from gpt1_jax.flops import train_flops_per_token
+from gpt1_jax.model import GPT1
+from gpt1_jax.model_config import N_SPECIAL, GPT1Config, ReadOut
+from gpt1_jax.optim import make_lm_schedule, make_schedule
+from gpt1_jax.pretrain import PretrainConfig
+from gpt1_jax.sharding import check_mesh, make_mesh
+from gpt1_jax.tasks.config import DATA_SETS, make_spec
+from gpt1_jax.tasks.readout import make_readout
+from gpt1_jax.train import TrainStep, initial_state
+
+_LONG = 1 << 24  # updates, where the config leaves them to the data: no shape depends on them
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A step to compile.
+
+    Attributes:
+      step: jitted, over the mesh.
+      arguments: state, batch and schedules as shapes.
+      mesh: the devices.
+      model: the network.
+      batch_shape: rows, and tokens of a row; of a task rows, streams and tokens.
+      accumulation_steps: micro-batches.
+      chunk: see `LossConfig`.
+      flops: matrix products of an update over all devices, counted by hand (`train_flops_per_token`).
+    """
+
+    step: TrainStep
+    arguments: tuple[Any, Any, Any]
+    mesh: Mesh
+    model: GPT1
+    batch_shape: tuple[int, ...]
+    accumulation_steps: int
+    chunk: int
+    flops: float
+
+
+def make_program(config: Any, devices: Sequence[Any], *, length: int | None = None) -> Program:
+    """The step of a config of configs/pretrain.py or configs/finetune.py, over these devices.
+
+    Args:
+      config: a `PretrainConfig` or a `FinetuneConfig`; or a mapping or `ConfigDict` of one of them, told by whether it
+        has a `task`.
+      devices: of a topology, or real ones.
+      length: of a task, tokens of a row: one of its buckets; None takes n_ctx.
+
+    Raises:
+      InputError: the config is refused, or its sizes do not divide over the devices.
+    """
+    if isinstance(config, FinetuneConfig) or (not dataclasses.is_dataclass(config) and "task" in config):
+        return _finetune_program(from_config(FinetuneConfig, config), devices, length)
+    if length is not None:
+        raise InputError(f"length={length} is for fine-tuning; set config.model.n_ctx for the windows of pre-training")
+    return _pretrain_program(from_config(PretrainConfig, config), devices)
+
+
+def _pretrain_program(config: PretrainConfig, devices: Sequence[Any]) -> Program:
+    model = GPT1(GPT1Config(**config.model.given()))
+    mesh = _checked_mesh(config, model, devices)
+    shape = (config.batch_size, model.config.n_ctx)
+    batch = {"tokens": _array(shape, jnp.int32), "mask": _array(shape, jnp.float32)}
+    schedules = {"learning_rate": make_schedule(config.optimizer, config.n_steps or _LONG)}
+    return _program(config, pretrain.jit_step(config, model, mesh), mesh, model, batch, schedules)
+
+
+def _finetune_program(config: FinetuneConfig, devices: Sequence[Any], length: int | None) -> Program:
+    readout = task_readout(config)
+    model = GPT1(GPT1Config(**{**config.model.given(), "n_special": N_SPECIAL}), readout)
+    mesh = _checked_mesh(config, model, devices)
+    length = model.config.n_ctx if length is None else length
+    if not 2 <= length <= model.config.n_ctx:
+        raise InputError(f"length={length} must be from 2 to n_ctx={model.config.n_ctx}")
+    n_streams = {"similarity": 2, "multiple_choice": len(readout.labels)}.get(readout.kind, 1)
+    shape = (config.batch_size, n_streams, length)
+    batch = {
+        "tokens": _array(shape, jnp.int32),
+        "mask": _array(shape, jnp.float32),
+        "stream_mask": _array(shape[:2], jnp.bool_),
+        "label": _array(shape[:1], jnp.int32 if readout.score_range is None else jnp.float32),
+        "weight": _array(shape[:1], jnp.float32),
+    }
+    schedules = {
+        "learning_rate": make_schedule(config.optimizer, _LONG),
+        "lm_coef": make_lm_schedule(config.lm_coef, config.lm_coef_schedule, _LONG, config.lm_coef_drop),
+    }
+    return _program(config, finetune.jit_step(config, model, mesh), mesh, model, batch, schedules)
+
+
+def task_readout(config: FinetuneConfig) -> ReadOut:
+    """The read-out of a task, without its data: where they have to say the labels, two stand for them."""
+    task = config.task
+    known = {data_set.name: data_set for data_set in DATA_SETS}.get(task.name)
+    if known is not None and known.labels is not None:
+        return ReadOut(known.kind, known.labels)
+    if task.name == "custom":
+        task = task if task.train else dataclasses.replace(task, train=("-",))  # no file is looked at
+    else:
+        task = dataclasses.replace(task, data="tfds")  # nor is this
+    spec = make_spec(task)
+    if spec.labels is None and spec.score_range is None:
+        spec = dataclasses.replace(spec, labels=("0", "1"))
+    return make_readout(spec)
+
+
+def _checked_mesh(config: Any, model: GPT1, devices: Sequence[Any]) -> Mesh:
+    mesh = make_mesh(config.mesh, list(devices))
+    check_mesh(
+        mesh,
+        batch_size=config.batch_size,
+        n_head=model.config.n_head,
+        accumulation_steps=config.accumulation_steps,
+    )
+    return mesh
+
+
+def _program(
+    config: Any, optimizer_and_step: tuple[Any, TrainStep], mesh: Mesh, model: GPT1, batch: Any, schedules: Any
+) -> Program:
+    optimizer, step = optimizer_and_step
+    state = nn.unbox(jax.eval_shape(lambda: initial_state(model, optimizer, 0)))
+    shape = batch["tokens"].shape
+    options = {}
+    if isinstance(config, FinetuneConfig):
+        options = {"with_lm": config.lm_coef > 0, "frozen_trunk": config.freeze != "none"}
+    flops = train_flops_per_token(model.config, shape[-1], **options) * float(np.prod(shape))
+    return Program(
+        step, (state, batch, schedules), mesh, model, shape, config.accumulation_steps, config.loss.chunk, flops
+    )
+
+
+def _array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)

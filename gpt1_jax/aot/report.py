@@ -1,0 +1,124 @@
+"""A `Report` for people: a page for one compilation, a table for several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpt1_jax.aot.chips import GIB
+from gpt1_jax.aot.compiler import Report
+
+PAPER_BATCH = 64
+NOT_MEASURED = "compiler's estimate and bounds, not measured; nothing was executed on these chips"
+
+
+def page(report: Report) -> str:
+    """Everything about one compilation."""
+    r = report
+    mesh = " x ".join(f"{axis} {size}" for axis, size in r.mesh.items())
+    rows = f"{r.batch} x {r.n_ctx} tokens" if r.n_streams == 1 else f"{r.batch} x {r.n_streams} x {r.n_ctx} tokens"
+    lines = [
+        f"{r.topology}: {r.n_chips} chips {r.chip}, mesh {mesh}",
+        f"{r.program}: batch {rows}, {r.dtype}, {r.parameters / 1e6:.1f} M parameters",
+        f"dropout: embeddings {r.embd_pdrop:g}, attention {r.attn_pdrop:g}, residual {r.resid_pdrop:g}, "
+        f"task head {r.clf_pdrop:g}",
+        f"attention {r.attention}, accumulation {r.accumulation_steps}, remat {r.remat}, "
+        f"loss chunk {r.loss_chunk or 'all positions'}",
+        "",
+        f"compiled in {r.compile_seconds:.0f} s",
+        f"memory of a chip     {_gib(r.peak_bytes)} GiB of {_gib(r.hbm_bytes)} at most: "
+        f"{'fits' if r.fits else 'DOES NOT FIT'} (arguments {_gib(r.argument_bytes)}, temporaries "
+        f"{_gib(r.temp_bytes)})",
+        f"matrix products      {r.flops / 1e12:.3f} TFLOP a chip by hand, {r.compiled_flops / 1e12:.3f} as compiled",
+        f"floors               {r.flops_floor_ms:.2f} ms of matrix products at peak; {r.bytes_floor_ms:.2f} ms to read "
+        "and write the state",
+        f"estimated step       {_ms(r.estimated_step_ms)}{_by_estimate(r)}",
+        f"kernels' floor       {_ms(r.kernel_floor_ms)}",
+        f"collectives' floor   {_ms(r.collective_floor_ms)}, one after another, beside the estimate",
+        f"not in the estimate  {_without(r)}",
+    ]
+    if r.loops_of_unknown_length:
+        lines.append(f"loops of unknown length, counted as one trip: {r.loops_of_unknown_length}")
+    lines += ["", *_collectives(r)]
+    if r.program == "pretrain" and r.batch != PAPER_BATCH:
+        lines += ["", f"batch {r.batch} is not the paper's {PAPER_BATCH}: another recipe; the rate is not scaled."]
+    versions = ", ".join(f"{name} {version}" for name, version in r.versions.items())
+    lines += ["", f"({NOT_MEASURED}; {versions}; {r.date})"]
+    return "\n".join(lines)
+
+
+def comparison(reports: Sequence[Report]) -> str:
+    """One line for each compilation."""
+    head = ("topology", "mesh", "batch", "dtype", "remat", "memory GiB", "estimate ms", "MFU by it", "collectives ms")
+    head += ("tokens/s by it",)
+    table = [head]
+    for r in reports:
+        mfu, rate = r.mfu_by_estimate, r.tokens_per_second_by_estimate
+        table.append(
+            (
+                r.topology,
+                "x".join(str(size) for size in r.mesh.values()),
+                str(r.batch),
+                r.dtype,
+                r.remat,
+                f"{_gib(r.peak_bytes)} of {_gib(r.hbm_bytes)}",
+                _number(r.estimated_step_ms),
+                "none" if mfu is None else f"{mfu:.0%}",
+                _number(r.collective_floor_ms),
+                "none" if rate is None else f"{rate:,.0f}",
+            )
+        )
+    return f"{_aligned(table)}\n({NOT_MEASURED})"
+
+
+def _collectives(r: Report) -> list[str]:
+    if not r.collectives:
+        return ["no collectives"]
+    table = [("collective", "over", "n", "count", "MB each", "floor ms")]
+    small = [c for c in r.collectives if c["bytes"] * c["count"] < 1e5]
+    for c in r.collectives:
+        if c not in small:
+            figures = (str(c["group_size"]), str(c["count"]), f"{c['bytes'] / 1e6:.2f}", _number(c["floor_ms"]))
+            table.append((c["kind"], c["axis"], *figures))
+    lines = _aligned(table).splitlines()
+    if small:
+        total = sum(c["bytes"] * c["count"] for c in small) / 1e6
+        lines.append(f"and {sum(c['count'] for c in small)} of less than 0.1 MB, {total:.2f} MB in all")
+    return lines
+
+
+def _without(r: Report) -> str:
+    named = ", ".join(f"{count} {name}" for name, count in r.without_estimate.items() if name != "scalar")
+    return named or "nothing"
+
+
+def _by_estimate(r: Report) -> str:
+    if r.estimated_step_ms is None:
+        return ": this compiler estimates no time"
+    return (
+        f" by the compiler's cycles: MFU {r.mfu_by_estimate:.0%} of the bfloat16 peak, "
+        f"{r.tokens_per_second_by_estimate:,.0f} tokens/s, if nothing else took time"
+    )
+
+
+def _aligned(table: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
+    )
+
+
+def _gib(n: float) -> str:
+    return f"{n / GIB:.2f}"
+
+
+def _ms(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f} ms"
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f}"
+
+
+def as_json(reports: Iterable[Report]) -> list[dict[str, object]]:
+    """The reports as JSON values."""
+    return [report.figures() for report in reports]

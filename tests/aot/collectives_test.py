@@ -1,0 +1,44 @@
+"""The collectives of a compiled program, and the bound on their time."""
+
+import pytest
+
+from gpt1_jax.aot.collectives import Collective, find_collectives
+from gpt1_jax.aot.hlo import parse_module
+from tests.aot.conftest import AXES, TRIPS
+
+
+def test_every_kind_with_its_axis_and_bytes(here):
+    x = 16 * 4 * 4  # bytes of float32 [16, 4]
+    assert set(find_collectives(here, AXES)) == {
+        Collective("all-reduce", "data", 2, x, count=TRIPS),
+        Collective("all-gather", "tensor", 2, 2 * x),
+        Collective("reduce-scatter", "data+fsdp", 4, 2 * x),
+        Collective("collective-permute", "fsdp", 2, 2 * x / 4),
+        Collective("all-to-all", "tensor", 2, x),
+    }
+
+
+def test_a_gather_that_runs_beside_a_loop_is_one(there):
+    assert find_collectives(there, AXES) == [
+        Collective("all-gather", "fsdp", 2, 384 * 768 * 2),
+        Collective("reduce-scatter", "fsdp", 2, 768 * 384 * 2),
+        Collective("all-reduce", "tensor", 2, 8 * 16 * 4, count=4),
+    ]
+
+
+def test_groups_of_no_axis_are_said_to_be_so():
+    line = "%r = f32[8]{0} all-reduce(%p), replica_groups={{0,3},{1,2}}, to_apply=%add"
+    text = f"ENTRY %main (p: f32[8]) -> f32[8] {{\n  %p = f32[8]{{0}} parameter(0)\n  ROOT {line}\n}}\n"
+    module = parse_module(text)
+    assert find_collectives(module, {"data": 2, "tensor": 2}) == [Collective("all-reduce", "?", 2, 32)]
+    everybody = parse_module(text.replace("{{0,3},{1,2}}", "{}"))
+    assert find_collectives(everybody, {"data": 2, "tensor": 2}) == [Collective("all-reduce", "data+tensor", 4, 32)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent"), [("all-reduce", 175), ("all-gather", 87.5), ("reduce-scatter", 87.5), ("collective-permute", 100)]
+)
+def test_bytes_that_have_to_be_sent(kind, sent):
+    """Of 100 bytes among 8: a reduction scatters, then gathers, 7/8 each."""
+    assert Collective(kind, "data", 8, 100).sent == sent
+    assert Collective(kind, "data", 8, 100, count=3).seconds(bandwidth=50) == 3 * sent / 50
