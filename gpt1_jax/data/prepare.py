@@ -15,7 +15,6 @@ import collections
 import contextlib
 import dataclasses
 import errno
-import math
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from gpt1_jax.data.progress import ReadingProgress
 from gpt1_jax.data.shard_writer import EncodeBatch, GrowingShard, TextBatch, cut_into_batches
 from gpt1_jax.data.shards import Manifest, Shard, find_parts, part_folder
 from gpt1_jax.data.sources import MAX_DOCUMENT_BYTES, Document, Source, describe_source, open_source
-from gpt1_jax.data.split import SIDES, Split
+from gpt1_jax.data.split import SIDES, Split, refuse_nothing_held_out
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import make_directory
 from gpt1_jax.lock import release_lock, take_lock
@@ -82,18 +81,20 @@ def prepare_shards(
             raise InputError(f"{name}={value} must be at least 1")
     if part is not None and not 0 <= part < parts:
         raise InputError(f"part={part} must be from 0 to parts - 1 = {parts - 1}, or None for all of them")
-    settings = preparation_settings(
-        source,
-        tokenizer,
-        split,
-        parts=parts,
-        shard_bytes=shard_bytes,
-        max_document_bytes=max_document_bytes,
-    )
+    settings = {
+        "source": describe_source(source),
+        "tokenizer": tokenizer.fingerprint,
+        "heldout_fraction": split.heldout_fraction,
+        "split_seed": split.seed,
+        "excluded": split.excluded_digest,
+        "parts": parts,
+        "shard_bytes": shard_bytes,
+        "max_document_bytes": max_document_bytes,
+    }
     opened = open_source(source, max_document_bytes=max_document_bytes)
     for folder, _, _ in find_parts(directory):
         if (manifest := Manifest.read(folder)) is not None:
-            refuse_other_settings(directory, manifest.settings, settings)
+            _refuse_other_settings(directory, manifest.settings, settings)
     make_directory(directory, "directory")
     for number in range(parts) if part is None else (part,):
         folder = part_folder(directory, number, parts)
@@ -111,28 +112,7 @@ def prepare_shards(
             release_lock(lock)
 
 
-def preparation_settings(
-    source: Source, tokenizer: Tokenizer, split: Split, *, parts: int, shard_bytes: int, max_document_bytes: int
-) -> dict[str, Any]:
-    """All that decides what the folder of a corpus holds."""
-    return {
-        "source": describe_source(source),
-        "tokenizer": tokenizer.fingerprint,
-        "heldout_fraction": split.heldout_fraction,
-        "split_seed": split.seed,
-        "excluded": split.excluded_digest,
-        "parts": parts,
-        "shard_bytes": shard_bytes,
-        "max_document_bytes": max_document_bytes,
-    }
-
-
-def refuse_other_settings(directory: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Refuses to mix two preparations in one folder.
-
-    Raises:
-      InputError: that names what differs.
-    """
+def _refuse_other_settings(directory: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     flat_old, flat_new = flatten(old), flatten(new)
     differences = [
         f"{name} was {_short(flat_old.get(name))}, is now {_short(flat_new.get(name))}"
@@ -175,8 +155,11 @@ def _prepare_part(
 ) -> None:
     manifest = Manifest.read(folder)
     if manifest is not None and manifest.complete:
-        logging.info("%s: was prepared before", folder)
-        return
+        damage = next(filter(None, (shard.damage(folder, content=False) for shard in manifest.shards)), "")
+        if not damage:
+            logging.info("%s: was prepared before", folder)
+            return
+        manifest = dataclasses.replace(manifest, complete=False)
     for leftover in folder.glob(".*.tmp"):  # of a process that was killed while it wrote
         leftover.unlink()
     manifest = _keep_undamaged(manifest or Manifest(settings, tokenizer.vocab_size, False, ()), folder)
@@ -246,7 +229,7 @@ def _skip(batches: Iterator[TextBatch], manifest: Manifest, folder: Path) -> int
 
 
 def check_heldout(settings: Mapping[str, Any], shards: Sequence[Shard | GrowingShard], *, n_written: int) -> None:
-    """Refuses a corpus of which nothing is held out against the will of its user, who would notice hours later.
+    """Refuses a corpus of which nothing is held out though a fraction is asked for.
 
     Args:
       settings: of the preparation.
@@ -256,18 +239,11 @@ def check_heldout(settings: Mapping[str, Any], shards: Sequence[Shard | GrowingS
     Raises:
       InputError: with a fraction that holds out one document.
     """
-    fraction = settings["heldout_fraction"]
-    n_documents = sum(shard.n_documents for shard in shards)
-    lowest_rank = min((shard.lowest_rank for shard in shards), default=1.0)
-    if fraction == 0 or lowest_rank < fraction or n_documents == 0:
-        return
-    way = (
-        f"raise it to {math.ceil(lowest_rank * 1000 + 1) / 1000:g} (holds out one of them), " if n_documents > 1 else ""
-    )
-    again = " Delete the folder first" if n_written else ""
-    raise InputError(
-        f"heldout_fraction={fraction}: none of the {n_documents} documents of the source is held out; {way}cut long "
-        f"text files into several, or set it to 0 and evaluate on another source.{again}"
+    refuse_nothing_held_out(
+        settings["heldout_fraction"],
+        sum(shard.n_documents for shard in shards),
+        min((shard.lowest_rank for shard in shards), default=1.0),
+        " Delete the folder first" if n_written else "",
     )
 
 

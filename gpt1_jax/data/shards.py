@@ -9,6 +9,9 @@
 One process writes one part (`gpt1_jax.data.prepare`); all parts together are the corpus. The manifest says what they
 were made from, and has the size and the SHA-256 of every file. Each document is followed by the tokenizer's separator,
 if it has one. Reading needs no tokenizer.
+
+Opening reads the manifests and asks for the sizes of the files; `verify` reads them. Windows are read from mapped
+files: what is in memory of a corpus is what the system keeps of its pages.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import functools
 import hashlib
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -33,6 +36,8 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 _PART_NAME = re.compile(r"part-(\d{5})-of-(\d{5})")
 _AGAIN = "delete {} and prepare the corpus again"
+_REPAIR = "delete it and prepare this part again, which makes what is missing"
+_MAPPED = 256  # shards that are mapped at a time: each takes a file descriptor
 
 
 @dataclass(frozen=True)
@@ -168,28 +173,40 @@ def find_parts(directory: Path) -> list[tuple[Path, int, int]]:
     return found
 
 
-def read_parts(directory: Path) -> list[tuple[Path, Manifest]]:
+def unfinished_parts(folders: Sequence[tuple[Path, int, int]]) -> tuple[list[int], int]:
+    """Of the folders that `find_parts` gives, at least one: which parts are missing or not complete, and of how many.
+
+    Raises:
+      InputError: they are of different numbers of parts.
+    """
+    counts = sorted({parts for _, _, parts in folders})
+    if len(counts) > 1:
+        found = " and one in ".join(map(str, counts))
+        raise InputError(
+            f"directory={str(folders[0][0].parent)!r}: holds a corpus in {found} parts; {_AGAIN.format('it')}"
+        )
+    [parts] = counts
+    manifests = {part: Manifest.read(folder) for folder, part, _ in folders}
+    return [part for part in range(parts) if (found := manifests.get(part)) is None or not found.complete], parts
+
+
+def read_parts(directory: str | Path) -> list[tuple[Path, Manifest]]:
     """The folders and manifests of all parts, in order.
 
     Raises:
       InputError: there are none, or some are missing, unfinished or made with other settings.
     """
+    directory = Path(directory)
     folders = find_parts(directory)
     if not folders:
         raise InputError(f"directory={str(directory)!r}: holds no token shards; prepare a corpus there first")
-    counts = sorted({parts for _, _, parts in folders})
-    if len(counts) > 1:
-        found = " and one in ".join(map(str, counts))
-        raise InputError(f"directory={str(directory)!r}: holds a corpus in {found} parts; {_AGAIN.format('it')}")
-    [parts] = counts
-    manifests = {part: (folder, manifest) for folder, part, _ in folders if (manifest := Manifest.read(folder))}
-    unfinished = [part for part in range(parts) if part not in manifests or not manifests[part][1].complete]
+    unfinished, parts = unfinished_parts(folders)
     if unfinished:
         which = f"part {', '.join(map(str, unfinished))} of {parts} (counted from 0)"
         raise InputError(
             f"directory={str(directory)!r}: {which} is not finished; prepare it again, which goes on where it stopped"
         )
-    ordered = [manifests[part] for part in sorted(manifests)]
+    ordered = [(folder, manifest) for folder, _, _ in folders if (manifest := Manifest.read(folder)) is not None]
     for folder, manifest in ordered:
         if manifest.settings != ordered[0][1].settings:
             raise InputError(
@@ -290,7 +307,7 @@ class TokenShards:
         for folder, shard in self.shards:
             for file in (shard.tokens, shard.documents):
                 if damage := file.damage(folder, content=content):
-                    raise InputError(f"{damage}; {_AGAIN.format(self.directory)}")
+                    raise InputError(f"{damage}; {_REPAIR}")
 
     @functools.cached_property
     def _starts(self) -> np.ndarray:
@@ -298,19 +315,20 @@ class TokenShards:
         return np.cumsum([0] + [shard.n_tokens for _, shard in self.shards])
 
     @functools.cached_property
-    def _mapped(self) -> dict[int, np.ndarray]:
-        return {}
+    def _tokens(self) -> Callable[[int], np.ndarray]:
+        """Number of a shard -> its tokens, mapped. The latest few stay so."""
+        return functools.lru_cache(_MAPPED)(self._map)
 
-    def _tokens(self, index: int) -> np.ndarray:
-        """The tokens of one shard, mapped on first use."""
-        if index not in self._mapped:
-            folder, shard = self.shards[index]
-            self._mapped[index] = np.load(folder / shard.tokens.name, mmap_mode="r", allow_pickle=False)
-        return self._mapped[index]
+    def _map(self, index: int) -> np.ndarray:
+        folder, shard = self.shards[index]
+        return np.load(folder / shard.tokens.name, mmap_mode="r", allow_pickle=False)
 
     @functools.cached_property
     def _document_starts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Two int64 [documents + 1]: token and byte at which each document of the stream starts, and the ends."""
+        """Two int64 [documents + 1]: token and byte at which each document of the stream starts, and the ends.
+
+        16 bytes a document stay in memory; nothing asks for them of the training side.
+        """
         starts, origin = [], np.zeros(2, np.int64)
         for folder, shard in self.shards:
             table = np.load(folder / shard.documents.name, allow_pickle=False) + origin
