@@ -13,11 +13,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
 from absl import logging
-from jax.experimental import multihost_utils
 
-from gpt1_jax import pretrain
+from gpt1_jax import agreement, pretrain
 from gpt1_jax.files import make_directory, write_atomically
 from gpt1_jax.finetune_config import TASK_TEXTS, FinetuneConfig
 from gpt1_jax.tasks.examples import Example
@@ -67,7 +65,8 @@ def adapt(config: FinetuneConfig, train: Sequence[Example], directory: Path, ini
 def write_texts(examples: Sequence[Example], directory: Path) -> Path:
     """Writes every text of the examples once, in their order, as JSON lines with the field "text"; returns the file."""
     path = directory / TEXTS
-    if jax.process_index() == 0:
+
+    def write() -> None:
         texts = dict.fromkeys(
             value for example in examples for name, value in example.fields.items() if name != "answers"
         )
@@ -75,6 +74,6 @@ def write_texts(examples: Sequence[Example], directory: Path) -> Path:
         make_directory(directory, "workdir")
         if not path.exists() or path.read_bytes() != lines.encode("utf-8"):
             write_atomically(path, lines.encode("utf-8"))
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices("texts")
+
+    agreement.on_first(write)
     return path

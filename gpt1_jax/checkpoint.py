@@ -214,6 +214,11 @@ class Checkpointer:
         """The step with the best value of `best_metric`, the earliest on a tie; None if no checkpoint has a value."""
         return self._best_of(self.all_steps())
 
+    def metrics(self, step: int) -> Mapping[str, float]:
+        """The metrics that a complete checkpoint was saved with; empty where there were none."""
+        self.wait()
+        return dict(self._metrics_of(step))
+
     def restore(self, abstract_state: PyTree, step: int | None = None) -> tuple[PyTree, dict[str, Any]]:
         """Loads a whole training state.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import errno
 import logging as standard_logging
 import os
@@ -11,6 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from typing import NamedTuple
 
 from absl import app, flags, logging
 from ml_collections import config_flags
@@ -19,37 +21,35 @@ from ml_collections.config_flags import tuple_parser
 from gpt1_jax.errors import InputError
 
 
-def run(main: Callable[[], None]) -> None:
+def run(main: Callable[[], None], *, several: bool = False) -> None:
     """Runs `main` under absl.
 
     Exit status: 0 done, 2 bad input or bad flags (one message on stderr), 1 a bug or a diverged run, 128 + signal when
     SIGTERM or Ctrl-C ended the run after saving it, so that a scheduler knows that it is not finished.
+
+    Args:
+      main: the program.
+      several: it may be one of several processes: there is a flag `--distributed`, and `distributed.start` is called
+        before `main`. Of several, process 0 alone prints results and informs; what fails on one ends all.
     """
+    if several:
+        flags.DEFINE_enum(
+            "distributed",
+            "auto",
+            ["auto", "off"],
+            "auto: one of several processes where the environment says so (JAX_NUM_PROCESSES, srun, a TPU pod), else "
+            "alone; off: alone.",
+        )
 
     def wrapped(argv: list[str]) -> None:
-        from gpt1_jax.train import Diverged, Interrupted
-
-        try:
-            if argv[1:]:
-                raise InputError(f"unexpected argument {argv[1]!r}; values are given as --name=value")
-            main()
-        except InputError as error:
-            print(f"error: {error}", file=sys.stderr)
+        if argv[1:]:
+            print(f"error: unexpected argument {argv[1]!r}; values are given as --name=value", file=sys.stderr)
             sys.exit(2)
-        except OSError as error:
-            if not (problem := _about_the_disk(error)):
-                raise
-            print(f"error: {problem}", file=sys.stderr)
-            sys.exit(2)
-        except Diverged as error:
-            print(f"error: {error}", file=sys.stderr)
-            sys.exit(1)
-        except Interrupted as stop:
-            print(stop, file=sys.stderr)
-            sys.exit(128 + stop.signum)
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
-            sys.exit(128 + signal.SIGINT)
+        if several and flags.FLAGS.distributed == "auto":
+            _run_one_of_several(main)
+        elif end := _end_of(main):
+            print(end.message, file=sys.stderr)
+            sys.exit(end.status)
 
     register_parsers()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log: errors only
@@ -57,6 +57,65 @@ def run(main: Callable[[], None]) -> None:
     standard_logging.getLogger("jax").setLevel(standard_logging.WARNING)  # at INFO it lists the backends it lacks
     logging.get_absl_handler().setFormatter(None)
     app.run(wrapped, flags_parser=_parse)
+
+
+class _End(NamedTuple):
+    """An end that is no bug: what is said, the exit status, and whether all of several processes came to it."""
+
+    message: str
+    status: int
+    together: bool
+
+
+def _end_of(main: Callable[[], None]) -> _End | None:
+    """Runs it; None where it came to its end."""
+    from gpt1_jax.agreement import SharedInputError
+    from gpt1_jax.train import Diverged, Interrupted
+
+    try:
+        main()
+    except InputError as error:
+        return _End(f"error: {error}", 2, isinstance(error, SharedInputError))
+    except OSError as error:
+        if not (problem := _about_the_disk(error)):
+            raise
+        return _End(f"error: {problem}", 2, together=False)
+    except Diverged as error:
+        return _End(f"error: {error}", 1, together=True)
+    except Interrupted as stop:
+        return _End(str(stop), 128 + stop.signum, together=True)
+    except KeyboardInterrupt:
+        return _End("interrupted", 128 + signal.SIGINT, together=False)
+    return None
+
+
+def _run_one_of_several(main: Callable[[], None]) -> None:
+    """Runs it as the only process, or as one of several, which all end when one of them does."""
+    from gpt1_jax import distributed
+
+    def start_and_run() -> None:
+        if not distributed.start() or distributed.is_first():
+            main()
+            return
+        logging.set_verbosity(logging.WARNING)
+        with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+            main()
+
+    try:
+        end = _end_of(start_and_run)
+    except Exception:
+        if not distributed.has_begun():
+            raise
+        traceback.print_exc()
+        distributed.leave(1, together=False)
+    if end is None:
+        return
+    if not distributed.has_begun():
+        print(end.message, file=sys.stderr)
+        sys.exit(end.status)
+    if not end.together or distributed.is_first():
+        print(end.message, file=sys.stderr)
+    distributed.leave(end.status, together=end.together)
 
 
 def _about_the_disk(error: OSError) -> str:

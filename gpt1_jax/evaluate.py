@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from gpt1_jax import agreement
 from gpt1_jax.config import from_config
 from gpt1_jax.data.encode import encode_split
 from gpt1_jax.data.prepare import prepare_shards
@@ -28,7 +29,7 @@ from gpt1_jax.mirror import copy_of
 from gpt1_jax.model import GPT1, ReadOut
 from gpt1_jax.outcome import write_outcome
 from gpt1_jax.pretrained import Params, check_tokenizer, format_of, load_pretrained
-from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings
+from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, place, row_blocks
 from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, task_metrics
 from gpt1_jax.tasks.config import TaskConfig, make_spec
 from gpt1_jax.tasks.examples import load_examples, make_examples
@@ -130,6 +131,7 @@ class EvaluateConfig:
     mesh: MeshConfig = MeshConfig()
 
 
+@agreement.together()
 def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
     """Evaluates the model in `checkpoint`.
 
@@ -150,8 +152,8 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
         names = _splits(config, spec)
     model, params, tokenizer = load_pretrained(checkpoint, step=config.step)
     mesh = make_mesh(config.mesh)
-    check_mesh(mesh, batch_size=config.batch_size, n_head=model.config.n_head)
-    params = jax.device_put(params, param_shardings(model, mesh))
+    check_mesh(mesh, batch_size=config.batch_size, n_head=model.config.n_head, n_embd=model.config.n_embd)
+    params = place(params, param_shardings(model, mesh))
     if config.zero_shot:
         found = zero_shot_task(
             model, params, tokenizer, spec, heuristic, names, batch_size=config.batch_size, mesh=mesh
@@ -171,7 +173,9 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
         splits[name] = encode_task_split(
             spec, name, examples, model, tokenizer, max_text_tokens=stored.get("max_text_tokens")
         )
-        predicted[name] = TaskEvaluator(model, mesh, splits[name], batch_size=config.batch_size)(params)
+    agreement.ready()
+    for name, split in splits.items():
+        predicted[name] = TaskEvaluator(model, mesh, split, batch_size=config.batch_size)(params)
     if config.predictions:
         folder = Path(config.predictions)
         return write_outcome(folder, spec, model.readout, splits, predicted, checkpoint=str(checkpoint))
@@ -198,8 +202,7 @@ def _check(config: EvaluateConfig) -> None:
         )
     if (Path(config.predictions) / "config.json").exists():
         raise InputError(f"predictions={config.predictions!r} is the workdir of a run; name a folder of its own")
-    if jax.process_index() == 0:
-        make_directory(Path(config.predictions), "predictions")
+    agreement.on_first(lambda: make_directory(Path(config.predictions), "predictions"))
 
 
 def _evaluate_text(
@@ -224,10 +227,10 @@ def _evaluate_text(
             shards,
             n_ctx=model.config.n_ctx,
             batch_size=config.batch_size,
-            host_index=jax.process_index(),
-            host_count=jax.process_count(),
+            **row_blocks(mesh),
         )
         loss = from_config(LossConfig, stored.get("config", {}).get("loss"))
+        agreement.ready()
         return TextEvaluator(model, mesh, windows, loss=loss)(params)
 
 

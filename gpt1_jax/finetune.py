@@ -15,13 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import optax
 from absl import logging
 from jax.sharding import Mesh
 
-from gpt1_jax import repeats, tokenizers
+from gpt1_jax import agreement, repeats, tokenizers
 from gpt1_jax.adapt import adapt
 from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.data.buckets import choose_buckets
@@ -41,7 +40,8 @@ from gpt1_jax.outcome import write_outcome
 from gpt1_jax.pretrained import Params, load_pretrained, model_record
 from gpt1_jax.repeats import Repeats
 from gpt1_jax.runs import describe_run, open_run, train
-from gpt1_jax.sharding import check_mesh, make_mesh
+from gpt1_jax.sharding import check_mesh, make_mesh, row_blocks
+from gpt1_jax.stop import stopping_at
 from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, task_metrics
 from gpt1_jax.tasks.config import make_spec
 from gpt1_jax.tasks.examples import Example, load_examples
@@ -77,6 +77,7 @@ class FinetuneResult:
     repeats: Repeats | None = None
 
 
+@agreement.together()
 def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -> FinetuneResult:
     """Fine-tunes, or goes on with the run that `workdir` holds.
 
@@ -112,6 +113,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
     return FinetuneResult(*load_pretrained(workdir / repeated.best.workdir), repeated.best.metrics, repeated)
 
 
+@agreement.together()
 def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *, adapted_in: Path) -> FinetuneResult:
     """`run` of a single one; `adapted_in` is where the model is adapted, once for all of several."""
     spec = make_spec(config.task)
@@ -169,7 +171,7 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
             splits = _encode(spec, examples, start)
         buckets = _buckets(config, splits, model.config.n_ctx)
         weighted = with_class_weights(splits["train"], config.class_weights, model.readout)
-        batches = _train_batches(config, weighted, model.config.n_embd, buckets)
+        batches = _train_batches(config, weighted, model.config.n_embd, buckets, mesh)
         validations = [name for name in spec.validation_splits if name in splits]
         evaluators = {
             name: TaskEvaluator(model, mesh, split, batch_size=config.batch_size, buckets=buckets)
@@ -186,8 +188,7 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
             "learning_rate": make_schedule(config.optimizer, n_steps),
             "lm_coef": make_lm_schedule(config.lm_coef, config.lm_coef_schedule, n_steps, config.lm_coef_drop),
         }
-        if jax.process_index() == 0 and not (workdir / "tokenizer" / tokenizers.MARKER).exists():
-            start.tokenizer.save(workdir / "tokenizer")  # the first thing that is made, after all that may be refused
+        agreement.on_first(lambda: _save_once(start.tokenizer, workdir / "tokenizer"))  # after all that may be refused
         share(workdir)
         describe_run(
             mesh,
@@ -195,7 +196,7 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
             parameters=count_parameters(model.config, model.readout),
             **{f"{name}_examples": len(split) for name, split in splits.items()},
         )
-        if config.adapt.source and not has_checkpoint(workdir):
+        if config.adapt.source and not agreement.on_first(lambda: has_checkpoint(workdir)):
             adapt(config, examples["train"], adapted_in, init_from)
             adapted = _starting_point(config, adapted_in).for_task(model.readout)
             start = start._replace(params=adapted.with_n_ctx(model.config.n_ctx).params)
@@ -227,12 +228,14 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
                 frozen_trunk=config.freeze != "none",
             ),
         )
+        with stopping_at(trained.last_step):
+            predicted = {name: evaluator(trained.params) for name, evaluator in evaluators.items()}
         metrics = write_outcome(
             workdir,
             spec,
             model.readout,
             splits,
-            {name: evaluator(trained.params) for name, evaluator in evaluators.items()},
+            predicted,
             best_step=trained.step,
             last_step=trained.last_step,
             n_steps=n_steps,
@@ -249,6 +252,11 @@ def _starting_point(config: FinetuneConfig, init_from: str | Path | None) -> Sta
         seed=config.seed,
         n_transfer=config.n_transfer,
     )
+
+
+def _save_once(tokenizer: Tokenizer, directory: Path) -> None:
+    if not (directory / tokenizers.MARKER).exists():
+        tokenizer.save(directory)
 
 
 def _encode(
@@ -271,9 +279,10 @@ def _encode_and_shrink(
     return {name: dataclasses.replace(split, n_ctx=n_ctx) for name, split in splits.items()}, start.with_n_ctx(n_ctx)
 
 
-def _train_batches(config: FinetuneConfig, split: EncodedSplit, n_embd: int, buckets: tuple[int, ...]) -> TrainBatches:
-    host = {"host_index": jax.process_index(), "host_count": jax.process_count()}
-    common = {"batch_size": config.batch_size, "seed": config.seed, **host}
+def _train_batches(
+    config: FinetuneConfig, split: EncodedSplit, n_embd: int, buckets: tuple[int, ...], mesh: Mesh
+) -> TrainBatches:
+    common = {"batch_size": config.batch_size, "seed": config.seed, **row_blocks(mesh)}
     if config.original_batches:
         return original_batches(split, n_embd=n_embd, **common)
     return train_batches(split, buckets=buckets, **common)

@@ -14,13 +14,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import jax
 import optax
 from absl import logging
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from gpt1_jax import tokenizers
+from gpt1_jax import agreement, tokenizers
 from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.data.prepare import prepare_shards
 from gpt1_jax.data.shards import Manifest, TokenShards, find_parts
@@ -34,7 +32,8 @@ from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.optim import OptimizerConfig, make_optimizer, make_schedule
 from gpt1_jax.pretrained import Params, check_tokenizer, model_record
 from gpt1_jax.runs import check_seed, describe_run, open_run, train, write_results
-from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh
+from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, row_blocks
+from gpt1_jax.stop import stopping_at
 from gpt1_jax.text_evaluator import TextEvaluator
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import LoopConfig, TrainStep, jit_train_step, make_train_step, state_shardings
@@ -129,6 +128,7 @@ class PretrainResult:
     metrics: dict[str, float]
 
 
+@agreement.together()
 def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -> PretrainResult:
     """Pre-trains, or goes on with the run that `workdir` holds.
 
@@ -179,11 +179,10 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         n_checkpoints=config.loop.keep_latest + 1,
         require_accelerator=config.require_accelerator,
     ):
-        discard_other_text(config, workdir)
+        agreement.on_first(lambda: discard_other_text(config, workdir))
         tokenizer = get_tokenizer(config, model.config, workdir / "tokenizer", given=start.tokenizer)
         train_shards, heldout_shards = get_shards(config, tokenizer, workdir / "shards")
-        host = {"host_index": jax.process_index(), "host_count": jax.process_count()}
-        rows = {"n_ctx": model.config.n_ctx, "batch_size": config.batch_size, **host}
+        rows = {"n_ctx": model.config.n_ctx, "batch_size": config.batch_size, **row_blocks(mesh)}
         windows = train_windows(train_shards, seed=config.seed, **rows)
         evaluate = None
         if heldout_shards is not None:
@@ -217,7 +216,8 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             evaluate=evaluate,
             params=start.params,
         )
-        metrics = trained.metrics or ({} if evaluate is None else evaluate(trained.params))
+        with stopping_at(trained.last_step):
+            metrics = trained.metrics or ({} if evaluate is None else evaluate(trained.params))
         write_results(workdir, {"n_steps": n_steps, **metrics})
         return PretrainResult(model, trained.params, tokenizer, metrics)
 
@@ -236,7 +236,7 @@ def jit_step(
 
 def discard_other_text(config: PretrainConfig, workdir: Path) -> None:
     """Removes the tokenizer and the shards of a text that is another one by now, unless there are checkpoints of it."""
-    if jax.process_index() != 0 or has_checkpoint(workdir):
+    if has_checkpoint(workdir):
         return
     manifests = [Manifest.read(folder) for folder, _, _ in find_parts(workdir / "shards")]
     texts = [manifest.settings["source"] for manifest in manifests if manifest is not None]
@@ -252,7 +252,10 @@ def get_tokenizer(
     """The workdir's tokenizer, made on the first call: the given one, a copy of the one that is named in the config, or
     one that is trained on the source.
     """
-    if jax.process_index() == 0 and not (directory / tokenizers.MARKER).exists():
+
+    def make() -> None:
+        if (directory / tokenizers.MARKER).exists():
+            return
         if given is not None:
             given.save(directory)
         elif config.tokenizer.path:
@@ -267,8 +270,8 @@ def get_tokenizer(
                 vocab_size=model.vocab_size,
                 lowercase=config.tokenizer.lowercase,
             )
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices("tokenizer")
+
+    agreement.on_first(make)
     share(directory.parent)
     tokenizer = tokenizers.load(directory)
     check_tokenizer(tokenizer, model, directory)
@@ -277,10 +280,11 @@ def get_tokenizer(
 
 def get_shards(config: PretrainConfig, tokenizer: Tokenizer, directory: Path) -> tuple[TokenShards, TokenShards | None]:
     """The training and held-out token shards (None: nothing is held out), prepared on the first call."""
-    if jax.process_index() == 0:
+
+    def make() -> None:
         prepare_shards(config.source, tokenizer, directory, split=_split(config))
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices("shards")
+
+    agreement.on_first(make)
     heldout = TokenShards.open(directory, "heldout") if config.heldout_fraction else None
     return TokenShards.open(directory, "train"), heldout
 

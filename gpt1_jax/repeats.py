@@ -25,6 +25,7 @@ from pathlib import Path
 
 from absl import logging
 
+from gpt1_jax import agreement
 from gpt1_jax.config import to_dict
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import read_json
@@ -140,7 +141,7 @@ def _run_all(run_one: RunOne, config: FinetuneConfig, workdir: Path, metric: tup
     known = _read(workdir / RESULTS)
 
     def done(stage: str, config: FinetuneConfig, name: str) -> Run:
-        if (stage, name) not in known or not (workdir / name).is_dir():
+        if not agreement.on_first(lambda: (stage, name) in known and (workdir / name).is_dir()):
             logging.info("%s", f" {name} ".center(80, "-"))
             metrics = _metrics_or_none(run_one, config, workdir / name)
             known[stage, name] = Run(name, config.seed, config.point(), metrics)

@@ -15,6 +15,7 @@ import optax
 from absl import logging
 from jax.sharding import Mesh
 
+from gpt1_jax import agreement
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.config import to_dict
 from gpt1_jax.data.windows import prefetch
@@ -22,8 +23,9 @@ from gpt1_jax.errors import InputError
 from gpt1_jax.files import write_json
 from gpt1_jax.flops import train_flops_per_token
 from gpt1_jax.metrics import MetricsWriter, Progress
+from gpt1_jax.mirror import checkpoints_of, remote_of
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
-from gpt1_jax.sharding import abstract_sharded, jit_init
+from gpt1_jax.sharding import abstract_sharded, jit_init, place
 from gpt1_jax.train import HostBatch, LoopConfig, Schedules, TrainState, TrainStep, fit, initial_state
 from gpt1_jax.version import __version__
 from gpt1_jax.workdir import open_workdir
@@ -75,7 +77,9 @@ def open_run(
             "require_accelerator=True, but JAX found only the CPU; install gpt1-jax[tpu] or gpt1-jax[cuda12], "
             "or check that the accelerator is free"
         )
-    n_missing = max(1, n_checkpoints - len(list((workdir / "checkpoints").glob("[0-9]*"))))
+    n_missing = 0  # of the checkpoints for which there has to be space on this disk
+    if remote_of(workdir) is None:
+        n_missing = max(1, n_checkpoints - len(list((workdir / "checkpoints").glob("[0-9]*"))))
     space = n_missing * n_parameters * BYTES_PER_PARAMETER + (64 << 20)
     record = {"version": __version__, **record}
     defaults = {
@@ -88,6 +92,7 @@ def open_run(
         workdir, record, mutable=MUTABLE, made_from=made_from, defaults=defaults, min_free_bytes=space
     ) as opened:
         try:
+            agreement.on_all(lambda: None)  # process 0 alone may have been refused
             yield
         except InputError:
             opened.forget()
@@ -154,10 +159,11 @@ def train(
       patience: ends the run where the best checkpoint is so many updates old; 0 never does.
       flops_per_token: sequence length -> FLOPs of a token, for the MFU; None: L1 with the whole model.
     """
+    agreement.ready()
     keep_every = loop.keep_every or None
     best = dict(best or {})
     with Checkpointer(
-        workdir / "checkpoints", keep_latest=loop.keep_latest, keep_every=keep_every, **best
+        checkpoints_of(workdir), keep_latest=loop.keep_latest, keep_every=keep_every, **best
     ) as checkpointer:
         state = restore_or_init(model, optimizer, seed, mesh, checkpointer, params=params)
         step = int(state.step)
@@ -171,7 +177,7 @@ def train(
 
         with (
             contextlib.closing(prefetch(batches, step)) as ahead,
-            MetricsWriter(workdir, resume_step=step) as writer,
+            agreement.on_all(lambda: MetricsWriter(workdir, resume_step=step)) as writer,
             Progress(n_steps, start_step=step) as progress,
         ):
             state, metrics = fit(
@@ -214,7 +220,7 @@ def restore_or_init(
     init, shardings = _compiled_init(model, optimizer, mesh)
     state = init(np.uint32(seed))
     if params is not None:
-        given = jax.device_put(params, {name: shardings.params[name] for name in params})
+        given = place(params, {name: shardings.params[name] for name in params})
         state = state.replace(params={**state.params, **given})
     return state
 

@@ -223,12 +223,38 @@ def param_shardings(model: Any, mesh: Mesh) -> Any:
     return tree_shardings(jax.eval_shape(model.init_partitioned, jax.random.key(0)), mesh)
 
 
+def place(tree: Any, shardings: Any) -> Any:
+    """Arrays of the host, the same in all processes, to where they live.
+
+    `jax.device_put` compares them between several processes first, for which every device gets all copies of each.
+    """
+    if jax.process_count() == 1:
+        return jax.device_put(tree, shardings)
+
+    def put(x: Any, sharding: NamedSharding) -> Array:
+        x = np.asarray(x)
+        return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+
+    return jax.tree.map(put, tree, shardings)
+
+
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Rows of a batch over `data` and `fsdp`."""
     return NamedSharding(mesh, spec("batch"))
 
 
+def row_blocks(mesh: Mesh) -> dict[str, Any]:
+    """Which rows of a batch this process needs, as `host_index` and `host_count` of data/hosts.py.
+
+    They follow from the mesh: where its axes do not keep to the processes, one may need rows that are not next to each
+    other, and several the same ones.
+    """
+    n_blocks = mesh.shape["data"] * mesh.shape["fsdp"]
+    parts = batch_sharding(mesh).addressable_devices_indices_map((n_blocks,)).values()
+    return {"host_index": tuple(sorted({part[0].start or 0 for part in parts})), "host_count": n_blocks}
+
+
 def to_global(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, Array]:
-    """The rows of one host become part of the global, sharded batch."""
+    """The rows of one host, those of its `row_blocks`, become part of the global, sharded batch."""
     sharding = batch_sharding(mesh)
     return {k: jax.make_array_from_process_local_data(sharding, v) for k, v in batch.items()}

@@ -1,45 +1,71 @@
-"""How a run ends before its end: SIGTERM, Ctrl-C, a preemption."""
+"""How a run ends before its end: SIGTERM, Ctrl-C, a preemption.
+
+In one process, SIGTERM or the first Ctrl-C sets a flag, and `raise_if_stopped`, between two updates and between two
+batches of an evaluation, ends the run there. Elsewhere signals do what they always do: nothing is done yet that could
+be lost, and what is half made is made again.
+
+In several processes SIGTERM belongs to JAX's preemption service: a handler of ours would switch that off. It tells all
+processes of the notice that one has got, and chooses a question, "is it now?", that is yet to be asked by all of them.
+So all ask at the same places, equally often, and all stop, and save, at the same step. The first Ctrl-C is passed on
+as a SIGTERM.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
 import signal
 import threading
+from collections.abc import Iterator
 from typing import Any
 
+import jax
 from absl import logging
+from jax.experimental import multihost_utils
 
 
 class Interrupted(Exception):
-    """SIGTERM or Ctrl-C ended the run between two updates; what was done, if anything, is saved.
+    """SIGTERM or Ctrl-C ended the run between two updates or two batches; what was done, if anything, is saved.
 
     Attributes:
       signum: the signal.
-      step: updates done and saved.
+      step: updates done and saved; None outside of training.
     """
 
-    def __init__(self, signum: int, step: int) -> None:
-        when = f"after step {step}: saved; start the same command again to continue" if step else "before step 1"
-        super().__init__(f"{signal.Signals(signum).name} {when}")
+    def __init__(self, signum: int, step: int | None = None) -> None:
+        again = "start the same command again"
+        if step is None:
+            when = f": nothing is lost; {again}"
+        else:
+            when = f" after step {step}: saved; {again} to continue" if step else " before step 1"
+        super().__init__(f"{signal.Signals(signum).name}{when}")
         self.signum, self.step = signum, step
 
 
 class StopSignals:
-    """Turns the first SIGTERM or Ctrl-C into a flag that the loop reads between two updates.
+    """Where SIGTERM and Ctrl-C wait for the next `raise_if_stopped`, as a context manager.
 
     The second Ctrl-C interrupts at once. Outside the main thread, where Python takes no signals, it does nothing.
     """
 
+    current: StopSignals | None = None  # signals belong to the process: one is in force at a time
+
     def __init__(self) -> None:
         self.signum = 0
-        self._before: dict[int, Any] = {}
+        self._handlers: dict[int, Any] = {}
+        self._outer: StopSignals | None = None
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            self._before = {s: signal.signal(s, self._stop) for s in (signal.SIGTERM, signal.SIGINT)}
+            signals = (signal.SIGINT, signal.SIGTERM) if jax.process_count() == 1 else _ours_of_several()
+            self._handlers = {s: signal.signal(s, self._stop) for s in signals}
+        self._outer, StopSignals.current = StopSignals.current, self
         return self
 
     def __exit__(self, *_: object) -> None:
-        for signum, handler in self._before.items():
+        StopSignals.current = self._outer
+        for signum, handler in self._handlers.items():
             signal.signal(signum, handler)
 
     def _stop(self, signum: int, frame: object) -> None:
@@ -48,3 +74,49 @@ class StopSignals:
             raise KeyboardInterrupt
         self.signum = signum
         logging.warning("%s: finishing the update in progress, then saving", signal.Signals(signum).name)
+        if signal.SIGTERM not in self._handlers:  # several processes: only together
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def raise_if_stopped() -> None:
+    """Ends what is being done if the run is to stop. In several processes all have to call it equally often.
+
+    Raises:
+      Interrupted: without a step; where there is one to tell, the caller says so in its place.
+    """
+    current = StopSignals.current
+    if jax.process_count() > 1:
+        if _preempted():
+            raise Interrupted((current and current.signum) or signal.SIGTERM)
+    elif current is not None and current.signum:
+        raise Interrupted(current.signum)
+
+
+@contextlib.contextmanager
+def stopping_at(step: int) -> Iterator[None]:
+    """Work after the last update: it may be stopped between two batches, and then nothing is lost that was trained."""
+    with StopSignals():
+        try:
+            yield
+        except Interrupted as stop:
+            raise Interrupted(stop.signum, step) from None
+
+
+def _ours_of_several() -> tuple[signal.Signals, ...]:
+    # Without the service SIGTERM would end this process alone, so Ctrl-C is not passed on.
+    return (signal.SIGINT,) if jax.config.jax_enable_preemption_service else ()
+
+
+_questions = itertools.count(1)
+_notice = threading.Event()  # once there was one, it stands
+
+
+def _preempted() -> bool:
+    """Whether this is the question at which all processes stop, or a later one."""
+    if not _notice.is_set() and jax.config.jax_enable_preemption_service:
+        try:
+            if multihost_utils.reached_preemption_sync_point(next(_questions)):
+                _notice.set()
+        except RuntimeError as error:  # JAX was started without the service
+            logging.log_first_n(logging.WARNING, "SIGTERM ends a process at once, unsaved: %s", 1, error)
+    return _notice.is_set()

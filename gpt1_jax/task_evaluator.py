@@ -17,7 +17,8 @@ from gpt1_jax.data.labelled import eval_batches
 from gpt1_jax.losses import task_outputs
 from gpt1_jax.model import GPT1
 from gpt1_jax.pretrained import Params
-from gpt1_jax.sharding import param_shardings, to_global
+from gpt1_jax.sharding import param_shardings, row_blocks, to_global
+from gpt1_jax.stop import raise_if_stopped
 from gpt1_jax.tasks.examples import Example
 from gpt1_jax.tasks.metrics import evaluate_predictions, evaluate_scores
 from gpt1_jax.tasks.spec import TaskSpec
@@ -50,8 +51,7 @@ class TaskEvaluator:
             split,
             batch_size=batch_size,
             buckets=buckets,
-            host_index=jax.process_index(),
-            host_count=jax.process_count(),
+            **row_blocks(mesh),
         )
         self._step = _compiled_predict(model, mesh)
 
@@ -66,6 +66,7 @@ class TaskEvaluator:
         predicted: np.ndarray | None = None
         with jax.set_mesh(self._mesh):
             for i in range(len(self._batches)):
+                raise_if_stopped()
                 out = jax.device_get(self._step(params, to_global(self._batches[i], self._mesh)))
                 if predicted is None:
                     predicted = np.zeros((n, *out["predicted"].shape[1:]))

@@ -13,6 +13,7 @@ from gpt1_jax.losses import LossConfig, lm_nll_sum
 from gpt1_jax.model import GPT1
 from gpt1_jax.pretrained import Params
 from gpt1_jax.sharding import param_shardings, to_global
+from gpt1_jax.stop import raise_if_stopped
 from gpt1_jax.train import jit_eval_step
 
 
@@ -39,6 +40,7 @@ class TextEvaluator:
         nll = 0.0
         with jax.set_mesh(self._mesh):
             for i in range(len(self._windows)):
+                raise_if_stopped()
                 nll += float(self._nll(params, to_global(self._windows[i], self._mesh)))
         loss = nll / self._windows.n_targets
         bits = nll / math.log(2.0)

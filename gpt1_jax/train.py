@@ -27,7 +27,7 @@ from gpt1_jax.model import GPT1
 from gpt1_jax.optim import Schedule
 from gpt1_jax.sharding import batch_sharding, summed_over_data, to_global, tree_shardings
 from gpt1_jax.stop import Interrupted as Interrupted  # part of what `fit` raises
-from gpt1_jax.stop import StopSignals
+from gpt1_jax.stop import StopSignals, raise_if_stopped
 
 HostBatch = Mapping[str, np.ndarray]
 
@@ -237,45 +237,61 @@ def fit(
     in_flight: collections.deque[Metrics] = collections.deque()
     results: dict[str, float] | None = None
 
+    def report() -> dict[str, float]:
+        with progress.paused():
+            results = evaluate(state)
+        writer.write(step, results)
+        progress.note(f"step {step}: " + "  ".join(f"{k} {v:.4g}" for k, v in results.items()))
+        return results
+
     def save(results: dict[str, float] | None) -> None:
         _check_finite(metrics, step, checkpointer)
         writer.flush()  # the curve up to a checkpoint is on the disk before the checkpoint is
         checkpointer.save(step, state, meta, metrics=results)
 
-    enough = stop_early is not None and stop_early(step)
-    with StopSignals() as stop, jax.set_mesh(mesh):
-        while step < n_steps and not enough and not stop.signum:
-            batch = next(batches)
-            state, metrics = train_step(state, to_global(dict(batch), mesh), schedules)
+    def is_due(every: int) -> bool:
+        return step == n_steps or bool(every and step % every == 0)
+
+    def train() -> None:
+        nonlocal state, step, metrics, results
+        if evaluate is not None and step and is_due(loop.eval_every) and not checkpointer.metrics(step):
+            results = report()  # it was stopped in just this evaluation
+            save(results)
+        enough = stop_early is not None and stop_early(step)
+        while step < n_steps and not enough:
+            raise_if_stopped()
+            batch = to_global(dict(next(batches)), mesh)
+            state, metrics = train_step(state, batch, schedules)
             step += 1
             in_flight.append(metrics)
             if len(in_flight) > MAX_IN_FLIGHT:
                 jax.block_until_ready(in_flight.popleft())
-            n_tokens = batch["tokens"].size * jax.process_count()
+            n_tokens = batch["tokens"].size
             progress.advance(step, tokens=n_tokens, flops=n_tokens * flops_per_token(batch["tokens"].shape[-1]))
-            last = step == n_steps
-            if step % loop.log_every == 0 or last:
+            if is_due(loop.log_every):
                 values = _check_finite(metrics, step, checkpointer)
                 writer.write(step, {**values, **progress.rates()})
                 progress.show(step, values)
             results = None
-            if evaluate is not None and (last or (loop.eval_every and step % loop.eval_every == 0)):
-                with progress.paused():
-                    results = evaluate(state)
-                writer.write(step, results)
-                progress.note(f"step {step}: " + "  ".join(f"{k} {v:.4g}" for k, v in results.items()))
-            if last or (loop.save_every and step % loop.save_every == 0):
+            if evaluate is not None and is_due(loop.eval_every):
+                results = report()
+            if is_due(loop.save_every):
                 with progress.paused():
                     save(results)
                     enough = results is not None and stop_early is not None and stop_early(step)
         if enough and step < n_steps:
             progress.note(f"step {step} is the last of {n_steps}: no improvement for too long")
         checkpointer.wait()
-        if stop.signum:
+        raise_if_stopped()
+
+    with StopSignals(), jax.set_mesh(mesh):
+        try:
+            train()
+        except Interrupted as stop:
             if step > done_before and checkpointer.latest_step() != step:
-                save(None)
-                checkpointer.wait()
-            raise Interrupted(stop.signum, step)
+                save(results)
+            checkpointer.wait()
+            raise Interrupted(stop.signum, step) from None
     return state, results
 
 

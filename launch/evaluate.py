@@ -52,11 +52,11 @@ OUTPUT = flags.DEFINE_string("output", None, "Also write the results to this JSO
 
 def main() -> None:
     """Runs, and prints a table."""
-    from gpt1_jax import evaluate
+    from gpt1_jax import agreement, distributed, evaluate
     from gpt1_jax.files import make_directory, write_json
 
     if OUTPUT.value:
-        make_directory(Path(OUTPUT.value).parent, "output")
+        agreement.on_first(lambda: make_directory(Path(OUTPUT.value).parent, "output"))
     config = evaluate.EvaluateConfig(
         source=SOURCE.value,
         splits=tuple(SPLIT.value),
@@ -75,7 +75,7 @@ def main() -> None:
         print(evaluate.results_table(results))
     if PREDICTIONS.value:
         print(f"\npredictions are in {PREDICTIONS.value}")
-    if OUTPUT.value:
+    if OUTPUT.value and distributed.is_first():
         write_json(Path(OUTPUT.value), results)
 
 
@@ -115,4 +115,4 @@ def _pairs(flag: str, values: list[str]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, several=True)

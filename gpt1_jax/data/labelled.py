@@ -25,7 +25,7 @@ import numpy as np
 
 from gpt1_jax.data.buckets import Plan, check_buckets, choose_buckets, plan_batches
 from gpt1_jax.data.encode import EncodedSplit
-from gpt1_jax.data.hosts import host_rows
+from gpt1_jax.data.hosts import HostIndex, host_rows
 from gpt1_jax.errors import InputError, counted
 
 Batch = dict[str, np.ndarray]
@@ -51,7 +51,7 @@ class TrainBatches(grain.MapDataset):
         plan_epoch: Callable[[int], Plan],
         steps_per_epoch: int,
         buckets: tuple[int, ...],
-        rows: slice,
+        rows: slice | np.ndarray,
     ):
         super().__init__()
         if split.n_unlabelled:
@@ -78,7 +78,7 @@ class TrainBatches(grain.MapDataset):
 class EvalBatches(grain.MapDataset):
     """A finite dataset of ceil(N / B) batches that hold every example exactly once, short ones first."""
 
-    def __init__(self, split: EncodedSplit, batch_size: int, buckets: tuple[int, ...], rows: slice):
+    def __init__(self, split: EncodedSplit, batch_size: int, buckets: tuple[int, ...], rows: slice | np.ndarray):
         super().__init__()
         self.buckets = buckets
         self._split, self._host_rows = split, rows
@@ -101,7 +101,7 @@ def train_batches(
     batch_size: int,
     seed: int,
     buckets: Sequence[int] | None = None,
-    host_index: int = 0,
+    host_index: HostIndex = 0,
     host_count: int = 1,
 ) -> TrainBatches:
     """The batches of training, for one host of several, as a pure function of (seed, step).
@@ -109,7 +109,9 @@ def train_batches(
     Each epoch of ceil(N / B) steps holds every example once, in a new order.
 
     Args:
-      batch_size: examples in the batch of all hosts together; a host has the rows of its contiguous block of it.
+      batch_size: examples in the batch of all hosts together.
+      host_index: which blocks of rows of each batch are wanted, see data/hosts.py.
+      host_count: blocks of a batch.
       buckets: the lengths L may take; None: chosen from the data. `(n_ctx,)` turns bucketing off.
 
     Raises:
@@ -137,7 +139,7 @@ def eval_batches(
     *,
     batch_size: int,
     buckets: Sequence[int] | None = None,
-    host_index: int = 0,
+    host_index: HostIndex = 0,
     host_count: int = 1,
 ) -> EvalBatches:
     """The batches of an evaluation; see `train_batches` for the arguments.

@@ -20,7 +20,7 @@ from absl import logging
 
 from gpt1_jax.data.buckets import Plan
 from gpt1_jax.data.encode import EncodedSplit
-from gpt1_jax.data.hosts import host_rows
+from gpt1_jax.data.hosts import HostIndex, host_rows
 from gpt1_jax.data.labelled import TrainBatches
 from gpt1_jax.errors import InputError
 from gpt1_jax.model_config import N_SPECIAL
@@ -58,13 +58,15 @@ def epoch_order(seed: int, n_embd: int, n_examples: int, epoch: int) -> np.ndarr
 
 
 def original_batches(
-    split: EncodedSplit, *, batch_size: int, seed: int, n_embd: int, host_index: int = 0, host_count: int = 1
+    split: EncodedSplit, *, batch_size: int, seed: int, n_embd: int, host_index: HostIndex = 0, host_count: int = 1
 ) -> TrainBatches:
     """The original's batches of training, for one host of several, all of length `split.n_ctx`.
 
     Args:
       split: encoded with `max_text_tokens`, its n_ctx the shrunken one.
-      batch_size: examples in the batch of all hosts together; a host has the rows of its contiguous block of it.
+      batch_size: examples in the batch of all hosts together.
+      host_index: which blocks of rows of each batch are wanted, see data/hosts.py.
+      host_count: blocks of a batch.
       seed: of the run: it decides the special rows, then the order.
       n_embd: width of the network, on which the order depends through the special rows.
 

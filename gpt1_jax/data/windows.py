@@ -6,8 +6,8 @@ target*, which is predicted from the tokens before it: 0 for padding, and always
 Documents are packed: a window may hold the end of one and the start of the next, with the tokenizer's separator between
 them, and attention sees across: the paper trains on contiguous text and says nothing of boundaries.
 
-With several hosts, each gets `B / host_count` consecutive rows of every batch: in the order of the hosts, these are
-the batch that one host alone would get.
+With several hosts, each gets its rows of every batch (data/hosts.py): together, in order, these are the batch that one
+host alone would get.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import grain
 import numpy as np
 from absl import logging
 
-from gpt1_jax.data.hosts import host_rows
+from gpt1_jax.data.hosts import HostIndex, host_rows
 from gpt1_jax.errors import InputError
 
 Batch = dict[str, np.ndarray]
@@ -50,7 +50,7 @@ class _Rows:
 
     n_ctx: int
     batch_size: int
-    host_index: int
+    host_index: HostIndex
     host_count: int
 
     def __post_init__(self) -> None:
@@ -58,10 +58,10 @@ class _Rows:
             raise InputError(f"n_ctx={self.n_ctx} must be at least 2, a token and the next one")
         host_rows(self.batch_size, self.host_index, self.host_count)
 
-    def of_batch(self, step: int) -> range:
+    def of_batch(self, step: int) -> list[int]:
         """The numbers of this host's rows of batch `step`, counted over all batches."""
-        rows = host_rows(self.batch_size, self.host_index, self.host_count)
-        return range(step * self.batch_size + rows.start, step * self.batch_size + rows.stop)
+        rows = np.arange(self.batch_size)[host_rows(self.batch_size, self.host_index, self.host_count)]
+        return [step * self.batch_size + row for row in rows.tolist()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +126,7 @@ def _shuffled(n_windows: int, seed: int) -> grain.MapDataset:
 
 
 def train_windows(
-    stream: TokenStream, *, n_ctx: int, batch_size: int, seed: int, host_index: int = 0, host_count: int = 1
+    stream: TokenStream, *, n_ctx: int, batch_size: int, seed: int, host_index: HostIndex = 0, host_count: int = 1
 ) -> TrainWindows:
     """Training batches from a stream of tokens.
 
@@ -135,8 +135,8 @@ def train_windows(
       n_ctx: L, tokens of a window, of which L - 1 are targets.
       batch_size: windows of a batch over all hosts.
       seed: of the order and the phases.
-      host_index: which rows of each batch are wanted.
-      host_count: hosts that share a batch.
+      host_index: which blocks of rows of each batch are wanted.
+      host_count: blocks of a batch.
 
     Raises:
       InputError: the stream is shorter than one window, or the batch does not divide over the hosts.
@@ -200,10 +200,11 @@ class HeldoutWindows:
         """The rows of this host in a batch."""
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
-        shape = (self.rows.batch_size // self.rows.host_count, self.rows.n_ctx)
+        numbers = self.rows.of_batch(index)
+        shape = (len(numbers), self.rows.n_ctx)
         tokens, mask = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
         starts, stops = self._bounds
-        for row, number in enumerate(self.rows.of_batch(index)):
+        for row, number in enumerate(numbers):
             if number < len(self.chosen):
                 length = int(stops[number] - starts[number])
                 tokens[row, :length] = self.stream.read(int(starts[number]), int(stops[number]))
@@ -223,7 +224,7 @@ def heldout_windows(
     n_ctx: int,
     batch_size: int,
     max_batches: int | None = None,
-    host_index: int = 0,
+    host_index: HostIndex = 0,
     host_count: int = 1,
 ) -> HeldoutWindows:
     """Evaluation batches from a stream of tokens.
@@ -233,8 +234,8 @@ def heldout_windows(
       n_ctx: L, tokens of a window.
       batch_size: windows of a batch over all hosts.
       max_batches: at most this many batches, of windows spread evenly over the stream (and the log says so).
-      host_index: which rows of each batch are wanted.
-      host_count: hosts that share a batch.
+      host_index: which blocks of rows of each batch are wanted.
+      host_count: blocks of a batch.
 
     Raises:
       InputError: the stream has no target, or the batch does not divide over the hosts.

@@ -16,12 +16,14 @@ import numpy as np
 from absl import logging
 from jax.sharding import Mesh
 
+from gpt1_jax import agreement
 from gpt1_jax.data.buckets import check_buckets, choose_buckets, plan_batches
 from gpt1_jax.data.hosts import host_rows
 from gpt1_jax.errors import InputError, counted
 from gpt1_jax.losses import LossConfig, next_token_nll
 from gpt1_jax.model import GPT1
-from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, to_global
+from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, row_blocks, to_global
+from gpt1_jax.stop import raise_if_stopped
 from gpt1_jax.tasks.examples import Example
 from gpt1_jax.tasks.zero_shot import Candidate, Heuristic
 from gpt1_jax.tokenizers import Tokenizer
@@ -146,8 +148,7 @@ def score_candidates(
     _check_candidates(candidates, config.n_ctx, config.n_rows)
     if mesh is None:
         mesh = make_mesh(MeshConfig(data=1), devices=jax.local_devices()[:1])
-    host = host_rows(batch_size, jax.process_index(), jax.process_count())
-    check_mesh(mesh, batch_size=batch_size, n_head=config.n_head)
+    check_mesh(mesh, batch_size=batch_size, n_head=config.n_head, n_embd=config.n_embd)
     lengths = np.array([len(candidate.tokens) for candidate in candidates])
     if buckets is None:
         buckets = choose_buckets(lengths, config.n_ctx)
@@ -156,9 +157,12 @@ def score_candidates(
     order = np.array(sorted(range(len(candidates)), key=lambda i: candidates[i]))
     plan = plan_batches(lengths, order, batch_size, buckets)
     step = _compiled_score(model, mesh, loss)
+    host = host_rows(batch_size, **row_blocks(mesh))
     result = np.full(len(candidates), np.nan)
+    agreement.ready()
     with jax.set_mesh(mesh):
         for rows, length in zip(plan.rows, plan.lengths.tolist(), strict=True):
+            raise_if_stopped()
             batch = _batch(candidates, rows[host], length)
             out = jax.device_get(step(params, to_global(batch, mesh)))
             real = out["index"] >= 0
