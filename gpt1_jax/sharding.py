@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from gpt1_jax.errors import InputError
@@ -68,7 +69,23 @@ def make_mesh(config: MeshConfig = MeshConfig(), devices: list[Any] | None = Non
             f"mesh {shape} does not fit {len(devices)} devices: the sizes must multiply to the number of devices; "
             f"set one of them to -1 to take what is left"
         )
-    return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
+    return _lay_out(sizes, devices)
+
+
+def _lay_out(sizes: list[int], devices: list[Any]) -> Mesh:
+    """Neighbours in the mesh are near each other; of several TPU slices, each has its part of `data`."""
+    axis_types = (AxisType.Auto,) * len(AXES)
+    n_slices = len({getattr(device, "slice_index", 0) for device in devices}) if devices[0].platform == "tpu" else 1
+    if n_slices == 1:
+        return jax.make_mesh(tuple(sizes), AXES, axis_types=axis_types, devices=devices)
+    n_data, *rest = sizes
+    if n_data % n_slices:
+        raise InputError(
+            f"mesh data={n_data} does not divide over {n_slices} slices, which only the data-centre network joins; use "
+            f"a multiple of {n_slices} for data, and fsdp and tensor inside a slice"
+        )
+    near, far = (n_data // n_slices, *rest), (n_slices, *(1 for _ in rest))
+    return Mesh(mesh_utils.create_hybrid_device_mesh(near, far, devices), AXES, axis_types=axis_types)
 
 
 def check_mesh(
