@@ -63,8 +63,8 @@ CHIPS = {
         Chip("v5e", "TPU v5 lite", 16 * GIB, 819e9, 50e9, clock=1.5e9, torus=(16, 16)),
         Chip("v5p", "TPU v5", 95 * GIB, 2765e9, 100e9, clock=1.75e9, torus=(4, 1 << 20)),
         Chip("v6e", "TPU v6 lite", 32 * GIB, 1638e9, 100e9, clock=1.75e9, torus=(16, 16)),
-        Chip("a100", "NVIDIA A100", 80e9, 2039e9, 300e9),
-        Chip("h100", "NVIDIA H100", 80e9, 3350e9, 450e9),
-        Chip("h200", "NVIDIA H200", 141e9, 4800e9, 450e9),
+        Chip("a100", "NVIDIA A100", 80 * GIB, 2039e9, 300e9),
+        Chip("h100", "NVIDIA H100", 80 * GIB, 3350e9, 450e9),
+        Chip("h200", "NVIDIA H200", 141 * GIB, 4800e9, 450e9),
     )
 }

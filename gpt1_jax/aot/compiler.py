@@ -38,6 +38,7 @@ class Report:
       chip: the chip's name.
       n_chips: how many.
       mesh: axis -> size.
+      shard_optimizer: the optimizer's state lies over `data`, too.
       program: "pretrain" or "finetune".
       batch: rows of an update, over all chips.
       n_streams: sequences of a row: 1 but for tasks that compare several.
@@ -74,6 +75,7 @@ class Report:
     chip: str
     n_chips: int
     mesh: dict[str, int]
+    shard_optimizer: bool
     program: str
     batch: int
     n_streams: int
@@ -173,6 +175,7 @@ def describe(program: Program, topology: Topology, text: str, memory: Any, secon
         chip=chip.name,
         n_chips=topology.n_chips,
         mesh=mesh,
+        shard_optimizer=program.shard_optimizer,
         program="pretrain" if program.model.readout is None else "finetune",
         batch=program.batch_shape[0],
         n_streams=program.batch_shape[1] if len(program.batch_shape) == 3 else 1,

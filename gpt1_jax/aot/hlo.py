@@ -23,7 +23,7 @@ _ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
 _ARRAY_TEXT = re.compile(r"\w+\[[\d,]*\]")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _NOTHING_DONE = ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "opt-barrier", "domain")
-_DONE_ELSEWHERE = ("while", "call", "conditional", "async-update", "async-done", "copy-done", "slice-done")
+_DONE_ELSEWHERE = ("while", "call", "conditional", "async-update")  # and every "...-done"
 _FREE = frozenset((*_NOTHING_DONE, *_DONE_ELSEWHERE, "partition-id", "replica-id", "add-dependency", "iota"))
 _FREE_CALLS = frozenset(("AllocateBuffer", "AssumeGatherIndicesInBound", "ConcatBitcast", "Sharding"))
 
@@ -224,7 +224,8 @@ def estimated_cycles(module: Module) -> tuple[int, dict[str, int]]:
     total, without = 0, collections.Counter[str]()
     for run in executed(module):
         instruction = run.instruction
-        if run.fused or instruction.opcode in _FREE or instruction.target in _FREE_CALLS:
+        opcode = instruction.opcode
+        if run.fused or opcode in _FREE or opcode.endswith("-done") or instruction.target in _FREE_CALLS:
             continue
         if instruction.cycles is None:
             without[_described(instruction)] += 1

@@ -43,6 +43,7 @@ class Program:
       batch_shape: rows, and tokens of a row; of a task rows, streams and tokens.
       accumulation_steps: micro-batches.
       chunk: see `LossConfig`.
+      shard_optimizer: see `MeshConfig`.
       flops: matrix products of an update over all devices, counted by hand (`train_flops_per_token`).
     """
 
@@ -53,6 +54,7 @@ class Program:
     batch_shape: tuple[int, ...]
     accumulation_steps: int
     chunk: int
+    shard_optimizer: bool
     flops: float
 
 
@@ -129,7 +131,9 @@ def _checked_mesh(config: Any, model: GPT1, devices: Sequence[Any]) -> Mesh:
         mesh,
         batch_size=config.batch_size,
         n_head=model.config.n_head,
+        n_embd=model.config.n_embd,
         accumulation_steps=config.accumulation_steps,
+        shard_optimizer=config.mesh.shard_optimizer,
     )
     return mesh
 
@@ -145,7 +149,15 @@ def _program(
         options = {"with_lm": config.lm_coef > 0, "frozen_trunk": config.freeze != "none"}
     flops = train_flops_per_token(model.config, shape[-1], **options) * float(np.prod(shape))
     return Program(
-        step, (state, batch, schedules), mesh, model, shape, config.accumulation_steps, config.loss.chunk, flops
+        step=step,
+        arguments=(state, batch, schedules),
+        mesh=mesh,
+        model=model,
+        batch_shape=shape,
+        accumulation_steps=config.accumulation_steps,
+        chunk=config.loss.chunk,
+        shard_optimizer=config.mesh.shard_optimizer,
+        flops=flops,
     )
 
 

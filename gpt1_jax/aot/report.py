@@ -17,7 +17,7 @@ def page(report: Report) -> str:
     mesh = " x ".join(f"{axis} {size}" for axis, size in r.mesh.items())
     rows = f"{r.batch} x {r.n_ctx} tokens" if r.n_streams == 1 else f"{r.batch} x {r.n_streams} x {r.n_ctx} tokens"
     lines = [
-        f"{r.topology}: {r.n_chips} chips {r.chip}, mesh {mesh}",
+        f"{r.topology}: {r.n_chips} chips {r.chip}, mesh {mesh}{', optimizer sharded' * r.shard_optimizer}",
         f"{r.program}: batch {rows}, {r.dtype}, {r.parameters / 1e6:.1f} M parameters",
         f"dropout: embeddings {r.embd_pdrop:g}, attention {r.attn_pdrop:g}, residual {r.resid_pdrop:g}, "
         f"task head {r.clf_pdrop:g}",
@@ -56,7 +56,7 @@ def comparison(reports: Sequence[Report]) -> str:
         table.append(
             (
                 r.topology,
-                "x".join(str(size) for size in r.mesh.values()),
+                "x".join(str(size) for size in r.mesh.values()) + " zero" * r.shard_optimizer,
                 str(r.batch),
                 r.dtype,
                 r.remat,
