@@ -21,6 +21,9 @@ from absl import flags
 
 from gpt1_jax import cli, finetune, load_pretrained, save_pretrained
 from gpt1_jax.config import from_config
+from gpt1_jax.data.corpus import make_tokenizer
+from gpt1_jax.data.prepare import prepare_shards
+from gpt1_jax.data.split import Split
 from gpt1_jax.finetune import FinetuneConfig
 from gpt1_jax.tasks.config import make_spec
 from gpt1_jax.tasks.submission import GLUE_FILES
@@ -35,6 +38,7 @@ SMALL = {
     "--config.heldout_fraction=0.1",
     "finetune": "--config.batch_size=8 --config.epochs=1 --config.n_buckets=1",
     "generate": "--max_new_tokens=5",
+    "prepare": "--vocab_size=380 --heldout_fraction=0.1 --workers=1",
 }
 """Program -> what makes it quick."""
 
@@ -86,11 +90,15 @@ def models(corpus, pretrained, tmp_path_factory) -> dict[str, Path]:
     task = {"train": [str(corpus / "train.csv")], "test": [str(corpus / "test.csv")]}
     finetune.run({"task": task, "batch_size": 8, "epochs": 1, "n_buckets": 1}, folder / "reviews", pretrained)
     save_pretrained(folder / "openai", *load_pretrained(pretrained), format="openai")
+    split, source = Split(0.1), f"jsonl:{corpus}/corpus.jsonl"
+    tokenizer = make_tokenizer(folder / "shards", source, split, path=str(pretrained))
+    prepare_shards(source, tokenizer, folder / "shards", split=split)
     return {
         "runs/books": pretrained,
         "MODEL": pretrained,
         "runs/reviews": folder / "reviews",
         "finetune-transformer-lm/model": folder / "openai",
+        "SHARDS": folder / "shards",
     }
 
 
@@ -101,6 +109,7 @@ def desk(models, corpus, tmp_path, monkeypatch) -> Path:
     for folder, n in {"books": 120, "reports": 20, "other": 20}.items():
         for i, text in enumerate(texts[:n]):
             write(tmp_path / folder / f"{i}.txt", text)
+    (tmp_path / "corpus").symlink_to(corpus)
     with open(corpus / "test.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     for name in ("reviews.csv", "other.csv", "new.csv"):
@@ -152,6 +161,8 @@ def test_a_command_runs_as_it_is_documented(command, desk, models, monkeypatch, 
     if "--init_from=W" in arguments:  # elsewhere it is the run that is made
         (desk / "W").symlink_to(models["runs/books"])
     name = Path(arguments[0]).stem
+    if name == "prepare" and "--verify" not in arguments:
+        (desk / "SHARDS").unlink()  # it is what is made
     arguments += SMALL.get(name, "").split()
     if name == "pretrain" and not any(argument.startswith("--init_from=") for argument in arguments):
         arguments += SMALL["pretrain new"].split()
