@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from gpt1_jax.mirror import mirror, share
 from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.optim import OptimizerConfig, make_optimizer, make_schedule
 from gpt1_jax.pretrained import Params, check_tokenizer, model_record
-from gpt1_jax.runs import check_seed, describe_run, open_run, train, write_results
+from gpt1_jax.runs import Trained, check_seed, describe_run, open_run, train, write_results
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, row_blocks
 from gpt1_jax.stop import stopping_at
 from gpt1_jax.text_evaluator import TextEvaluator
@@ -162,6 +163,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         )
     if config.n_steps is not None:
         make_schedule(config.optimizer, config.n_steps)  # refuses a warm-up that does not fit
+    best = _best(config)
     model = GPT1(start.config)
     config = dataclasses.replace(config, model=ModelOptions.of(model.config))
     record = {
@@ -169,6 +171,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         **model_record(model),
         "init_from": None if init_from is None else str(init_from),
         "config": to_dict(config),
+        **({"best": best} if best else {}),
     }
     with open_run(
         workdir,
@@ -176,7 +179,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         config_type=PretrainConfig,
         made_from={"tokenizer": _MADE_FROM, "shards": _MADE_FROM},
         n_parameters=count_parameters(model.config),
-        n_checkpoints=config.loop.keep_latest + 1,
+        n_checkpoints=config.loop.keep_latest + (2 if best else 1),
         require_accelerator=config.require_accelerator,
     ):
         agreement.on_first(lambda: discard_other_text(config, workdir))
@@ -215,10 +218,11 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             seed=config.seed,
             evaluate=evaluate,
             params=start.params,
+            best=best,
         )
         with stopping_at(trained.last_step):
-            metrics = trained.metrics or ({} if evaluate is None else evaluate(trained.params))
-        write_results(workdir, {"n_steps": n_steps, **metrics})
+            metrics = _metrics_of(trained, evaluate)
+        write_results(workdir, {"n_steps": n_steps, **({"best_step": trained.step} if best else {}), **metrics})
         return PretrainResult(model, trained.params, tokenizer, metrics)
 
 
@@ -232,6 +236,25 @@ def jit_step(
     objective = lm_objective(model, config.loss)
     step = make_train_step(objective, optimizer, accumulation_steps=config.accumulation_steps, layout=layout)
     return optimizer, jit_train_step(step, mesh, state_shardings(model, optimizer, mesh))
+
+
+def _best(config: PretrainConfig) -> dict[str, str]:
+    """Which checkpoint the `Checkpointer` keeps as the best; {} if it keeps none."""
+    if not config.loop.keep_best:
+        return {}
+    if not config.heldout_fraction:
+        raise InputError(
+            "loop.keep_best=True: no text is held out (heldout_fraction=0), so no checkpoint is the best; hold out a "
+            "part of it, or leave keep_best out"
+        )
+    return {"best_metric": "heldout_loss", "best_mode": "min"}
+
+
+def _metrics_of(trained: Trained, evaluate: Callable[[Params], dict[str, float]] | None) -> dict[str, float]:
+    """The held-out metrics of the parameters that are kept."""
+    if evaluate is None:
+        return {}
+    return (trained.step == trained.last_step and trained.metrics) or evaluate(trained.params)
 
 
 def discard_other_text(config: PretrainConfig, workdir: Path) -> None:

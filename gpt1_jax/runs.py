@@ -31,7 +31,7 @@ from gpt1_jax.version import __version__
 from gpt1_jax.workdir import open_workdir
 
 MUTABLE = (
-    "version",
+    *("version", "best"),
     *(f"config.{name}" for name in ("loop", "log_every", "max_eval_batches", "predict_train", "predict_test")),
     *(f"config.{name}" for name in ("mesh", "require_accelerator")),
 )

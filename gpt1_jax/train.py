@@ -164,6 +164,8 @@ class LoopConfig:
       save_every: checkpoints; 0 only at the end.
       keep_latest: newest checkpoints kept.
       keep_every: checkpoints whose step divides by this are kept for good; 0 keeps none that way.
+      keep_best: the checkpoint with the lowest held-out loss is kept as well, and is what the workdir then stands for
+        (pre-training; fine-tuning always keeps the best).
     """
 
     log_every: int = 10
@@ -171,6 +173,7 @@ class LoopConfig:
     save_every: int = 1000
     keep_latest: int = 2
     keep_every: int = 0
+    keep_best: bool = False
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
@@ -183,6 +186,11 @@ class LoopConfig:
         ):
             if getattr(self, name) < least:
                 raise InputError(f"loop.{name}={getattr(self, name)} must be at least {least}")
+        if self.keep_best and self.save_every and (not self.eval_every or self.save_every % self.eval_every):
+            raise InputError(
+                f"loop.keep_best=True needs an evaluation with every checkpoint: loop.save_every={self.save_every} "
+                f"must be a multiple of loop.eval_every={self.eval_every}"
+            )
 
 
 class Diverged(RuntimeError):

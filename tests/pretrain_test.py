@@ -8,10 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from gpt1_jax import InputError, load_pretrained, pretrain
+from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.metrics import read_metrics
 from gpt1_jax.train import Diverged
 
@@ -132,6 +134,8 @@ def test_killed_and_started_again_ends_as_if_nothing_had_happened(config, tmp_pa
         ({"mesh": {"data": 1, "tensor": 8}}, "tensor=8"),
         ({"require_accelerator": True}, "require_accelerator"),
         ({"n_steps": 2.5}, "config.n_steps=2.5"),
+        ({"loop": {"keep_best": True, "save_every": 7}}, "save_every=7 must be a multiple of loop.eval_every=5"),
+        ({"loop": {"keep_best": True}, "heldout_fraction": 0.0}, "loop.keep_best=True: no text is held out"),
     ],
 )
 def test_bad_configs_are_refused_before_anything_is_trained(config, tmp_path, changes, message):
@@ -181,6 +185,31 @@ def test_another_model_in_the_same_workdir_is_refused(config, pretrained):
     other = config(model={"n_layer": 3})
     with pytest.raises(InputError, match="n_layer"):
         pretrain.run(other, pretrained)
+
+
+def test_the_best_checkpoint_is_kept_and_loaded(config, tmp_path):
+    """A rate so high that the model gets worse: it stands for its best checkpoint, also when it is started again."""
+    settings = config(
+        n_steps=8,
+        optimizer={"learning_rate": 1.0, "warmup_steps": 4, "schedule": "warmup_constant"},
+        loop={"log_every": 1, "eval_every": 2, "save_every": 2, "keep_latest": 1, "keep_best": True},
+    )
+    result = pretrain.run(settings, tmp_path / "run")
+    curve = {m["step"]: m["heldout_loss"] for m in read_metrics(tmp_path / "run") if "heldout_loss" in m}
+    best = min(curve, key=curve.get)
+    assert best < 8
+    assert sorted(int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir()) == [best, 8]
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["best_step"] == best
+    assert results["heldout_loss"] == result.metrics["heldout_loss"] == pytest.approx(curve[best])
+    with Checkpointer(tmp_path / "run" / "checkpoints", read_only=True) as checkpointer:
+        wanted = checkpointer.restore_params(best)
+    jax.tree.map(np.testing.assert_array_equal, dict(result.params), wanted)
+    jax.tree.map(np.testing.assert_array_equal, load_pretrained(tmp_path / "run")[1], wanted)
+    again = pretrain.run(settings, tmp_path / "run")
+    assert again.metrics == pytest.approx(result.metrics)
+    settings["loop"]["keep_best"] = False  # as all of loop.*, it may change
+    assert pretrain.run(settings, tmp_path / "run").metrics["heldout_loss"] == pytest.approx(curve[8])
 
 
 def test_a_diverged_run_stops_and_saves_nothing_wrong(config, tmp_path):
