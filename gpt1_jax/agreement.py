@@ -114,6 +114,27 @@ def on_first(work: Callable[[], T]) -> T:
             raise_if_stopped()
 
 
+def on_some(work: Callable[[], T], *, here: bool = True) -> list[T | None]:
+    """What `work` returned on each process, which JSON has to hold; None for those that did not say `here`.
+
+    As with `on_first`, it may take long, longer on one process than on another, and any may fail.
+
+    Raises:
+      SharedInputError, PeerFailed, Interrupted: as `on_first`.
+    """
+    if jax.process_count() == 1:
+        return [work() if here else None]
+    with together():
+        task = _Task(work if here else lambda: None)
+        pause = 0.01
+        while True:
+            pause = min(2 * pause, _MAX_PAUSE_S)
+            statuses = _exchange(*task.state(pause))
+            if all(status == _DONE for status, _ in statuses):
+                return [json.loads(text) for _, text in statuses]
+            raise_if_stopped()
+
+
 class _Task:
     """A function at work in a thread."""
 

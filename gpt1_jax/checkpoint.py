@@ -193,7 +193,8 @@ class Checkpointer:
         try:
             self.wait()
         finally:
-            self._manager.close()
+            with self._reaching():
+                self._manager.close()
             logging.get_absl_logger().removeFilter(self._quiet)
 
     def all_steps(self) -> list[int]:

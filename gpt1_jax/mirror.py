@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import threading
-from collections.abc import Container
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import jax
 from absl import logging
 from etils import epath
 
-from gpt1_jax import bucket
+from gpt1_jax import agreement, bucket
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import read_json, write_json
 from gpt1_jax.lock import release_lock, take_lock
@@ -39,6 +40,7 @@ _LOCAL = frozenset({CHECKPOINTS, "shards"})  # not copied
 _NOT_FETCHED = _LOCAL | {"tensorboard"}  # TensorBoard reads what is in the bucket from there
 _NOT_OF_A_MODEL = _NOT_FETCHED | {"predictions", "reports", "submission"}
 _MADE_ANEW = "tokenizer"  # a folder that a run may remove, to make it from other settings
+_TURN = ".turn"
 _PATIENCE_S = 60.0
 
 _pushing: dict[Path, threading.Thread] = {}  # of each mirror, the copying that may be going on
@@ -56,12 +58,7 @@ def mirror(workdir: str | os.PathLike[str]) -> Path:
         return Path(workdir)
     url = bucket.url_of(workdir)
     local = _local_folder("runs", url)
-    if jax.process_count() == 1:
-        _open(url, local)
-    else:
-        from gpt1_jax import agreement
-
-        agreement.on_first(lambda: _open(url, local))
+    agreement.on_first(lambda: _open(url, local))
     if not (local / STATE).exists():  # on another machine than process 0's
         local.mkdir(parents=True, exist_ok=True)
         _write_state(local, url, {})
@@ -169,18 +166,45 @@ def share(workdir: Path) -> None:
     """
     if remote_of(workdir) is None:
         return
-    if jax.process_count() == 1:
-        push(workdir)
-        return
-    from gpt1_jax import agreement
-
     agreement.on_first(lambda: push(workdir))
-    agreement.on_all(lambda: _fetch_tokenizer(workdir))
+    agreement.on_some(lambda: _fetch_tokenizer(workdir), here=jax.process_index() > 0)
+
+
+def on_each_disk(workdir: Path, work: Callable[[], str]) -> None:
+    """Does `work` on every disk that its result is read from: once, or for a mirror once on each machine.
+
+    Args:
+      workdir: of the run.
+      work: returns something that is the same wherever the same was made.
+
+    Raises:
+      InputError: the machines have made something different, or `work` raised it.
+    """
+    root = _root(workdir)
+    if root is None:
+        agreement.on_first(work)
+        return
+
+    def in_turn() -> str:  # machines may share a disk after all
+        (root / _TURN).mkdir(exist_ok=True)
+        lock = take_lock(root / _TURN, "workdir", wait=True)
+        try:
+            return work()
+        finally:
+            release_lock(lock)
+
+    machine = f"{socket.gethostname()} {root}"
+    machines = agreement.on_some(lambda: machine)
+    made = agreement.on_some(in_turn, here=machines.index(machine) == jax.process_index())
+    if len(set(made) - {None}) > 1:
+        others = [machines[i] for i, result in enumerate(made) if result not in (None, made[0])]
+        raise InputError(
+            f"{workdir}: on {', '.join(others)} it is made from other text than on {machines[0]}: give all machines "
+            "the same files, in folders of the same name"
+        )
 
 
 def _fetch_tokenizer(workdir: Path) -> None:
-    if jax.process_index() == 0:
-        return
     url = f"{remote_of(workdir)}/{_MADE_ANEW}"
     for name, md5 in bucket.list_files(url).items():
         path = workdir / _MADE_ANEW / name

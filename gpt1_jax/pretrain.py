@@ -9,6 +9,7 @@ a model that is trained already goes on with a text of another kind, before it i
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import shutil
 from collections.abc import Callable
@@ -27,8 +28,9 @@ from gpt1_jax.data.sources import describe_source, read_documents
 from gpt1_jax.data.split import Split
 from gpt1_jax.data.windows import heldout_windows, train_windows
 from gpt1_jax.errors import InputError
+from gpt1_jax.files import json_text
 from gpt1_jax.losses import LossConfig, lm_objective
-from gpt1_jax.mirror import mirror, share
+from gpt1_jax.mirror import mirror, on_each_disk, share
 from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.optim import OptimizerConfig, make_optimizer, make_schedule
 from gpt1_jax.pretrained import Params, check_tokenizer, model_record
@@ -304,10 +306,12 @@ def get_tokenizer(
 def get_shards(config: PretrainConfig, tokenizer: Tokenizer, directory: Path) -> tuple[TokenShards, TokenShards | None]:
     """The training and held-out token shards (None: nothing is held out), prepared on the first call."""
 
-    def make() -> None:
+    def make() -> str:
         prepare_shards(config.source, tokenizer, directory, split=_split(config))
+        parts = [dataclasses.asdict(Manifest.read(folder))["shards"] for folder, _, _ in find_parts(directory)]
+        return hashlib.sha256(json_text(parts).encode()).hexdigest()
 
-    agreement.on_first(make)
+    on_each_disk(directory.parent, make)
     heldout = TokenShards.open(directory, "heldout") if config.heldout_fraction else None
     return TokenShards.open(directory, "train"), heldout
 
