@@ -27,7 +27,7 @@ from gpt1_jax.files import make_directory
 from gpt1_jax.losses import LossConfig
 from gpt1_jax.mirror import copy_of
 from gpt1_jax.model import GPT1, ReadOut
-from gpt1_jax.outcome import write_outcome
+from gpt1_jax.outcome import write_outcome, write_zero_shot
 from gpt1_jax.pretrained import Params, check_tokenizer, format_of, load_pretrained
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, place, row_blocks
 from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, task_metrics
@@ -103,13 +103,14 @@ class EvaluateConfig:
         own held-out text for a pre-trained model, its task for a fine-tuned one.
       splits: of the task; empty: its labelled validation splits.
       data: labelled files to evaluate instead of the task's splits; columns as in the run's own, or called like the
-        kind's fields and "label" where the run was on a named data set.
+        kind's fields and "label" where the run was on a named data set. `task` names other columns.
       unlabelled: `data` has no labels: there are predictions, and no metrics.
       predictions: folder that gets the predictions of the task's splits or of `data`, and what else `outcome` lists.
       zero_shot: asks the language model instead of a task head: a name in `tasks.zero_shot.ZERO_SHOT`, or a template
         such as "{text} It was {label}". Works with any checkpoint.
-      task: zero-shot only: the task, where it is not the run's own. What a custom task leaves out (fields, labels,
-        metrics) and its kind are the heuristic's.
+      task: zero-shot: the task, where it is not the run's own. What a custom task leaves out (fields, labels, metrics)
+        and its kind are the heuristic's. Of a fine-tuned model: a custom task that says how `data` are read (fields,
+        label and the like), in place of the run's own; kind, labels and metrics are the run's.
       label_words: zero-shot only: label name to the words that stand for it in the template.
       score: zero-shot only: "mean" or "total" log-probability, in place of the heuristic's own.
       step: checkpoint; None the best by the run's metric where it keeps one, else the latest.
@@ -148,7 +149,9 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
     stored = read_config(checkpoint) if format_of(checkpoint) == "gpt1_jax" else {}
     if config.zero_shot:
         heuristic = make_heuristic(config.zero_shot, config.label_words, config.score)
-        spec = zero_shot_spec(heuristic, task=config.task, own=_own_task(stored), data=config.data)
+        spec = zero_shot_spec(
+            heuristic, task=config.task, own=_own_task(stored), data=config.data, unlabelled=config.unlabelled
+        )
         names = _splits(config, spec)
     model, params, tokenizer = load_pretrained(checkpoint, step=config.step)
     mesh = make_mesh(config.mesh)
@@ -158,10 +161,10 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
         found = zero_shot_task(
             model, params, tokenizer, spec, heuristic, names, batch_size=config.batch_size, mesh=mesh
         )
-        return {
-            split: result.metrics | ({} if result.threshold is None else {"threshold": result.threshold})
-            for split, result in found.items()
-        }
+        if config.predictions:
+            about = {"checkpoint": str(checkpoint), "zero_shot": config.zero_shot}
+            return write_zero_shot(Path(config.predictions), spec, found, **about)
+        return {split: result.summary for split, result in found.items()}
     if config.source or (model.readout is None and not config.data):
         return _evaluate_text(config, checkpoint, stored, model, params, tokenizer, mesh)
     if model.readout is None:
@@ -190,15 +193,20 @@ def _check(config: EvaluateConfig) -> None:
         )
     if config.source and config.zero_shot:
         raise InputError(f"source={config.source!r} and zero_shot={config.zero_shot!r}: one of the two is evaluated")
-    if not config.zero_shot and (config.task or config.label_words or config.score):
-        raise InputError("task, label_words and score are for zero_shot, which is empty; give it, or leave them out")
+    if not config.zero_shot and (config.label_words or config.score):
+        raise InputError("label_words and score are for zero_shot, which is empty; give it, or leave them out")
+    if not config.zero_shot and config.task and (not config.data or config.task.name != "custom"):
+        raise InputError(
+            f"task.name={config.task.name!r}: without zero_shot a task says how data are read, and is custom: give its "
+            "data and columns, or zero_shot, or leave it out"
+        )
     if config.unlabelled and not (config.data and config.predictions):
         raise InputError("unlabelled says that data has no labels, and predictions where they go; give both")
     if not config.predictions:
         return
-    if config.source or config.zero_shot:
+    if config.source:
         raise InputError(
-            f"predictions={config.predictions!r} are of a task's splits by its head; leave source and zero_shot out"
+            f"predictions={config.predictions!r} are of labels, and source is a text; leave one of them out"
         )
     if (Path(config.predictions) / "config.json").exists():
         raise InputError(f"predictions={config.predictions!r} is the workdir of a run; name a folder of its own")
@@ -245,12 +253,18 @@ def _own_task(stored: Mapping[str, Any]) -> TaskConfig | None:
     return dataclasses.replace(task, labels=tuple(stored["readout"]["labels"]))
 
 
+_READING = ("fields", "label", "id", "drop_labels", "allow_empty", "header", "quoting", "format", "repair")
+"""Of a task: how files are read."""
+
+
 def _spec_for_head(config: EvaluateConfig, checkpoint: Path, stored: Mapping[str, Any], readout: ReadOut) -> TaskSpec:
     """The task that the run was on, with other data where they are given."""
     task = _own_task(stored)
     if task is None:
         raise InputError(f"{checkpoint} says nothing of its task: give the workdir of the fine-tuning run itself")
     if config.data:
+        if config.task:
+            task = dataclasses.replace(task, **{name: getattr(config.task, name) for name in _READING})
         task = dataclasses.replace(
             task,
             name="custom",
@@ -278,9 +292,9 @@ def _splits(config: EvaluateConfig, spec: TaskSpec) -> tuple[str, ...]:
         )
     unlabelled = [name for name in names if not spec.is_labelled(name)]
     if unlabelled and not config.predictions:
-        remedy = "" if config.zero_shot else "give a folder for its predictions, such as predictions=out, or "
         raise InputError(
-            f"splits: {unlabelled[0]!r} has no labels, so there are no metrics; {remedy}name another split"
+            f"splits: {unlabelled[0]!r} has no labels, so there are no metrics; give a folder for its predictions, "
+            "such as predictions=out, or name another split"
         )
     return names
 

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from gpt1_jax.tasks import submission
 from gpt1_jax.tasks.predictions import write_predictions, write_scores
 from gpt1_jax.tasks.report import class_report, write_report
 from gpt1_jax.tasks.spec import TaskSpec
+from gpt1_jax.tasks.zero_shot_predict import ZeroShotResult
 
 
 def write_outcome(
@@ -35,6 +36,8 @@ def write_outcome(
     readout: ReadOut,
     splits: Mapping[str, EncodedSplit],
     predicted: Mapping[str, tuple[np.ndarray, float]],
+    *,
+    warned: Collection[str] = (),
     **results: Any,
 ) -> dict[str, dict[str, float]]:
     """Writes everything there is to say about the predicted splits (process 0 only; all processes may call it).
@@ -47,6 +50,7 @@ def write_outcome(
       readout: the read-out of the model that predicted.
       splits: the encoded examples by split.
       predicted: split to what a `TaskEvaluator` gives; splits that are not in it are left out.
+      warned: splits whose constant labels or predictions have been warned of before.
       **results: what else results.json is to hold, at its top.
 
     Returns:
@@ -56,7 +60,7 @@ def write_outcome(
     for name in predicted:
         if name not in labelled:
             logging.info("split %s: predictions, but no metrics, for it has no labels", name)
-    metrics = {name: task_metrics(spec, splits[name], *predicted[name]) for name in labelled}
+    metrics = {name: task_metrics(spec, splits[name], *predicted[name], warn=name not in warned) for name in labelled}
     if jax.process_index() != 0:
         return metrics
     for name, (values, _) in predicted.items():
@@ -78,6 +82,38 @@ def write_outcome(
         for metric, both in scores.items():
             ours = "not known" if both["ours"] is None else f"{both['ours']:.1f} %"
             logging.info("split %s, %s: %s; the paper has %.1f %%", split, metric, ours, both["paper"])
+    submission.write(spec, workdir)
+    for name, report in reports.items():
+        write_report(workdir / "reports", name, report)
+    return metrics
+
+
+def write_zero_shot(
+    workdir: Path, spec: TaskSpec, found: Mapping[str, ZeroShotResult], **results: Any
+) -> dict[str, dict[str, float]]:
+    """`write_outcome` for a heuristic that was asked (process 0 only; all processes may call it).
+
+    Args:
+      workdir: where; see the module.
+      spec: the task.
+      found: split to what the heuristic says.
+      **results: what else results.json is to hold, at its top.
+
+    Returns:
+      the metrics of the labelled splits, and thresholds.
+    """
+    metrics = {name: result.summary for name, result in found.items() if result.metrics}
+    if jax.process_index() != 0:
+        return metrics
+    reports = {}
+    for name, result in found.items():
+        names = result.names[: result.probabilities.shape[1]]  # no example may have as many answers as there are names
+        path = workdir / "predictions" / f"{name}.jsonl"
+        write_predictions(path, result.ids, names, result.probabilities, result.n_choices, result.classes)
+        if name in metrics:
+            reports[name] = class_report(result.classes, result.probabilities, names)
+    splits = {name: {"examples": len(result.ids)} for name, result in found.items()}
+    write_json(workdir / "results.json", {**results, "metrics": metrics, "splits": splits, "reports": reports})
     submission.write(spec, workdir)
     for name, report in reports.items():
         write_report(workdir / "reports", name, report)

@@ -115,7 +115,13 @@ def encode_task_split(
     )
 
 
-def task_metrics(spec: TaskSpec, split: EncodedSplit, predicted: np.ndarray, loss: float) -> dict[str, float]:
-    """The task's metrics and the loss, from what a `TaskEvaluator` gives."""
-    evaluate = evaluate_predictions if spec.score_range is None else evaluate_scores
-    return {**evaluate(spec.metrics, split.labels, predicted), "loss": loss}
+def task_metrics(
+    spec: TaskSpec, split: EncodedSplit, predicted: np.ndarray, loss: float, *, warn: bool = True
+) -> dict[str, float]:
+    """The task's metrics and the loss, from what a `TaskEvaluator` gives; `warn` as in `tasks.metrics`."""
+    if spec.score_range is None:
+        names = split.label_names
+        metrics = evaluate_predictions(spec.metrics, split.labels, predicted, names=names, split=split.name, warn=warn)
+    else:
+        metrics = evaluate_scores(spec.metrics, split.labels, predicted, split=split.name, warn=warn)
+    return {**metrics, "loss": loss}

@@ -5,9 +5,10 @@ r"""Evaluates a checkpoint: perplexity and bits per byte of text, or the metrics
     python launch/evaluate.py --checkpoint=runs/reviews                            # the run's own task, validation
     python launch/evaluate.py --checkpoint=runs/reviews --split=train,test         # its other splits
     python launch/evaluate.py --checkpoint=runs/reviews --data=other.csv           # other rows with the same columns
+    python launch/evaluate.py --checkpoint=runs/reviews --data=other.csv --field=text=review --label=sentiment
     python launch/evaluate.py --checkpoint=runs/reviews --data=new.csv --unlabelled --predictions=out
     python launch/evaluate.py --checkpoint=runs/books --zero_shot=sst2 --data=reviews.csv \
-        --field=text=review --label=sentiment
+        --field=text=review --label=sentiment --predictions=out
     python launch/evaluate.py --checkpoint=runs/books --zero_shot=cola --task=cola --data=glue/CoLA
     python launch/evaluate.py --checkpoint=runs/books --zero_shot='{text} It was {label} .' --data=reviews.csv \
         --field=text=review --label=sentiment --label_words=negative=bad --label_words=positive=good
@@ -40,8 +41,8 @@ DATA = flags.DEFINE_list("data", [], "Labelled files to evaluate instead of the 
 ZERO_SHOT = flags.DEFINE_string("zero_shot", "", "Heuristic or template that is asked instead of a task head.")
 TASK = flags.DEFINE_string("task", "custom", "Zero-shot: the named task whose folder is --data.")
 TRAIN = flags.DEFINE_list("train", [], "Zero-shot: files whose rows choose cola's threshold, or give label names.")
-FIELD = flags.DEFINE_multi_string("field", [], "Zero-shot: field=column of --data; may be repeated.")
-LABEL = flags.DEFINE_string("label", "label", "Zero-shot: the label's column of --data.")
+FIELD = flags.DEFINE_multi_string("field", [], "field=column of --data, where not the run's own; may be repeated.")
+LABEL = flags.DEFINE_string("label", "label", "The label's column of --data, with --field or zero-shot.")
 LABELS = flags.DEFINE_list("labels", [], "Zero-shot: label names of --data in class order.")
 LABEL_WORDS = flags.DEFINE_multi_string("label_words", [], "Zero-shot: label=words in a template; may be repeated.")
 SCORE = flags.DEFINE_enum("score", None, ["mean", "total"], "Zero-shot: instead of the heuristic's own.")

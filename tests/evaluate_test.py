@@ -10,6 +10,7 @@ import pytest
 
 from gpt1_jax import GPT1, InputError, evaluate, load_pretrained, predict, save_pretrained
 from gpt1_jax.model import ReadOut
+from gpt1_jax.tasks.predictions import read_predictions
 from gpt1_jax.tasks.zero_shot_predict import zero_shot
 
 
@@ -139,6 +140,48 @@ def test_zero_shot_reads_winograd_schemas(pretrained, tmp_path):
     assert set(found["test"]) == {"accuracy"}
 
 
+def test_zero_shot_predictions_are_written_like_those_of_a_task_head(pretrained, corpus, tmp_path):
+    data, out = [str(corpus / "test.csv")], tmp_path / "out"
+    config = {"zero_shot": "cola", "data": data, "predictions": str(out)}
+    config["task"] = {"train": [str(corpus / "train.csv")], "labels": ["negative", "positive"]}
+    result = evaluate.run(pretrained, config)
+    predictions = read_predictions(out / "predictions" / "test.jsonl")
+    model, params, tokenizer = load_pretrained(pretrained)
+    with open(data[0], encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    asked = zero_shot(
+        *(model, params, tokenizer, [row["text"] for row in rows], "cola"),
+        threshold=result["test"]["threshold"],
+        labels=["negative", "positive"],
+    )
+    assert [p.label for p in predictions] == asked.labels
+    assert [p.gold for p in predictions] == [row["label"] for row in rows]
+    assert [p.id for p in predictions] == [f"test.csv:{i}" for i in range(2, len(rows) + 2)]
+    stored = json.loads((out / "results.json").read_text())
+    assert (stored["zero_shot"], stored["metrics"]) == ("cola", result)
+    assert sum(map(sum, stored["reports"]["test"]["confusion"])) == len(rows)
+    assert (out / "reports" / "confusion_test.png").exists()
+
+
+def test_zero_shot_predictions_of_ragged_answers_and_without_labels(pretrained, tmp_path):
+    rows = [{"question": "was it", "answers": ["warm", "cold", "dull"][:n], "label": 0} for n in (2, 3)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    config = {"zero_shot": "multiple_choice", "data": [str(tmp_path / "a.jsonl")], "predictions": str(tmp_path / "out")}
+    config["task"] = {"labels": ["0", "1", "2", "3"], "fields": {"question": "question"}}
+    assert set(evaluate.run(pretrained, config)["test"]) == {"accuracy"}
+    first, second = read_predictions(tmp_path / "out" / "predictions" / "test.jsonl")
+    assert (list(first.probabilities), list(second.probabilities)) == (["0", "1"], ["0", "1", "2"])
+    assert first.gold == second.gold == "0"
+
+    for row in rows:
+        del row["label"]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert evaluate.run(pretrained, {**config, "unlabelled": True, "predictions": str(tmp_path / "new")}) == {}
+    unlabelled = read_predictions(tmp_path / "new" / "predictions" / "test.jsonl")
+    assert [(p.label, p.gold) for p in unlabelled] == [(first.label, None), (second.label, None)]
+    assert not (tmp_path / "new" / "reports").exists()
+
+
 def test_what_cannot_be_asked_zero_shot(pretrained, corpus, tmp_path):
     data = [str(corpus / "test.csv")]
     for config, message in [
@@ -176,8 +219,10 @@ def test_what_predictions_and_unlabelled_data_need(pretrained, tmp_path):
         evaluate.run(pretrained, {"data": ("a.csv",), "unlabelled": True})
     with pytest.raises(InputError, match="is the workdir of a run"):
         evaluate.run(pretrained, {"predictions": str(pretrained)})
-    for other in ({"source": "text:a.txt"}, {"zero_shot": "sst2"}):
-        with pytest.raises(InputError, match="leave source and zero_shot out"):
-            evaluate.run(pretrained, {"predictions": str(tmp_path / "out"), **other})
+    with pytest.raises(InputError, match="source is a text; leave one of them out"):
+        evaluate.run(pretrained, {"predictions": str(tmp_path / "out"), "source": "text:a.txt"})
+    for task in ({"fields": {"text": "body"}}, {"name": "sst2", "data": "a"}):
+        with pytest.raises(InputError, match="without zero_shot a task says how data are read, and is custom"):
+            evaluate.run(pretrained, {"task": task})
     assert not (tmp_path / "out").exists()
     assert evaluate.results_table({}) == ""

@@ -206,6 +206,13 @@ def test_other_rows_are_evaluated_whatever_the_run_held_out(settings, pretrained
     results = evaluate.run(tmp_path / "run", {"data": (str(corpus / "test.csv"),), "batch_size": 8})
     assert set(results) == {"test"}
 
+    # Other columns, as a zero-shot heuristic would be told them.
+    (tmp_path / "other.csv").write_text((corpus / "test.csv").read_text().replace("text,label", "body,stars", 1))
+    config = {"data": (str(tmp_path / "other.csv"),), "batch_size": 8}
+    with pytest.raises(InputError, match=r"no column 'text'.*--field=text=COLUMN"):
+        evaluate.run(tmp_path / "run", config)
+    assert evaluate.run(tmp_path / "run", {**config, "task": {"fields": {"text": "body"}, "label": "stars"}}) == results
+
 
 def test_a_run_from_before_there_were_scores_is_loaded_and_continued(settings, pretrained, finetuned, tmp_path):
     result, workdir = finetuned

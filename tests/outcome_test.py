@@ -1,5 +1,6 @@
 """What a finished run leaves: predictions with gold labels, results.json, pictures, submission files."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -99,6 +100,16 @@ def test_pictures_are_of_labelled_splits_and_the_submission_of_the_test_set(pair
     content = (workdir / "submission" / "RTE.tsv").read_text()
     words = ("not_entailment", "entailment", "entailment", "not_entailment")
     assert content == "index\tprediction\n" + "".join(f"{i}\t{word}\n" for i, word in enumerate(words))
+
+
+def test_constant_predictions_are_warned_of_by_name_unless_they_have_been(tmp_path, caplog):
+    predicted = {"validation": (np.array([[0.9, 0.1]] * 2), 0.5)}
+    split = dataclasses.replace(encoded("validation", [0, 1]), label_names=("no", "yes"))
+    arguments = (tmp_path, PAIRS, ReadOut("entailment", ("no", "yes")), {"validation": split}, predicted)
+    write_outcome(*arguments, warned=("validation",))
+    assert "every prediction" not in caplog.text
+    write_outcome(*arguments)
+    assert "split validation: metrics of 2 examples: every prediction is 'no'" in caplog.text
 
 
 def test_examples_with_fewer_answers_have_fewer_probabilities(tmp_path):

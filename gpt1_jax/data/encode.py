@@ -37,6 +37,7 @@ class EncodedSplit:
       n_truncated: examples that lost tokens.
       n_cut: tokens that they lost.
       weights: float32 [N], above 0, of the examples in the task's loss; None: all the same.
+      label_names: of the classes; none where there are scores.
     """
 
     name: str
@@ -49,6 +50,7 @@ class EncodedSplit:
     n_truncated: int
     n_cut: int
     weights: np.ndarray | None = None
+    label_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -144,6 +146,7 @@ def encode_split(
         n_ctx=n_ctx,
         n_truncated=sum(n_cut > 0 for n_cut in cuts),
         n_cut=sum(cuts),
+        label_names=() if scores else tuple(labels),
     )
     logging.info(
         "split %s: %s, %s, %d tokens (median %d, longest %d); %s (%.2f %%) cut to n_ctx=%d%s, %s lost",

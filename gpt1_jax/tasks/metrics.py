@@ -139,30 +139,46 @@ SCORE_METRICS: Mapping[str, ScoreMetric] = {"pearson": pearson, "spearman": spea
 LOWER_IS_BETTER = frozenset({"calibration_error"})
 
 
-def evaluate_predictions(metrics: Sequence[str], labels: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
+def evaluate_predictions(
+    metrics: Sequence[str],
+    labels: np.ndarray,
+    probabilities: np.ndarray,
+    *,
+    names: Sequence[str] = (),
+    split: str = "",
+    warn: bool = True,
+) -> dict[str, float]:
     """Computes metrics of a task of classes by name, in the order given.
 
     Args:
       metrics: names in `METRICS`.
       labels: int [N], each in 0..K-1.
       probabilities: float [N, K]; 0 for answers an example does not have.
+      names: of the classes, for warnings; none: their numbers.
+      split: what the examples are called in warnings.
+      warn: False where the same has been warned of before.
 
     Raises:
       InputError: for an unknown metric, unlabelled or no examples, shapes that do not fit, or values not finite.
     """
     _check_names(metrics, METRICS)
     labels, probabilities = check_predictions(labels, probabilities)
-    _warn_of_classes(metrics, labels, probabilities)
+    if warn:
+        _warn_of_classes(metrics, labels, probabilities, names, split)
     return {name: METRICS[name](labels, probabilities) for name in metrics}
 
 
-def evaluate_scores(metrics: Sequence[str], gold: np.ndarray, scores: np.ndarray) -> dict[str, float]:
+def evaluate_scores(
+    metrics: Sequence[str], gold: np.ndarray, scores: np.ndarray, *, split: str = "", warn: bool = True
+) -> dict[str, float]:
     """Computes metrics of a task of scores by name, in the order given.
 
     Args:
       metrics: names in `SCORE_METRICS`.
       gold: float [N]; NaN where it is not known, which is an error here.
       scores: float [N].
+      split: what the examples are called in warnings.
+      warn: False where the same has been warned of before.
 
     Raises:
       InputError: for an unknown metric, unlabelled or no examples, shapes that do not fit, or values not finite.
@@ -175,9 +191,10 @@ def evaluate_scores(metrics: Sequence[str], gold: np.ndarray, scores: np.ndarray
     _check_labelled(~np.isfinite(gold))
     _check_finite("scores", scores)
     constant = [what for what, values in (("gold", gold), ("predicted", scores)) if _constant(values)]
-    if constant and metrics:
+    if constant and metrics and warn:
         logging.warning(
-            "metrics of %d examples: all %s scores are the same; undefined and reported as 0: %s",
+            "%smetrics of %d examples: all %s scores are the same; undefined and reported as 0: %s",
+            split and f"split {split}: ",
             len(gold),
             " and all ".join(constant),
             ", ".join(metrics),
@@ -279,11 +296,14 @@ def _constant(values: np.ndarray) -> bool:
     return bool(np.ptp(values) <= np.finfo(np.float32).eps * np.abs(values).max())
 
 
-def _warn_of_classes(metrics: Sequence[str], labels: np.ndarray, probabilities: np.ndarray) -> None:
+def _warn_of_classes(
+    metrics: Sequence[str], labels: np.ndarray, probabilities: np.ndarray, names: Sequence[str], split: str
+) -> None:
     """One warning with all there is to know before reading the figures."""
     predictions, n_classes = probabilities.argmax(axis=1), probabilities.shape[1]
+    called = [repr(name) for name in names] or [f"class {k}" for k in range(n_classes)]
     notes = [
-        f"every {what} is class {values[0]}"
+        f"every {what} is {called[values[0]]}"
         for what, values in (("label", labels), ("prediction", predictions))
         if _constant(values)
     ]
@@ -295,6 +315,6 @@ def _warn_of_classes(metrics: Sequence[str], labels: np.ndarray, probabilities: 
     counted = (1,) if n_classes == 2 else range(n_classes)
     absent = [k for k in counted if not ((labels == k).any() or (predictions == k).any())]
     if "f1" in metrics and absent:
-        notes.append(f"F1 counts as 0 for what neither occurs nor is predicted: class {', '.join(map(str, absent))}")
+        notes.append(f"F1 counts as 0 for what neither occurs nor is predicted: {', '.join(called[k] for k in absent)}")
     if notes:
-        logging.warning("metrics of %d examples: %s", len(labels), "; ".join(notes))
+        logging.warning("%smetrics of %d examples: %s", split and f"split {split}: ", len(labels), "; ".join(notes))

@@ -34,6 +34,10 @@ class ZeroShotResult:
       scores: float64 [N, K], log-probabilities, -inf for answers an example does not have; K=1 with a threshold.
       threshold: what the scores were compared with, if they were.
       metrics: of labelled examples; else empty.
+      ids: the examples' identifiers.
+      names: the label names in class order; for multiple choice without names none.
+      classes: int [N], the true classes, -1 where they are not known.
+      n_choices: int [N], how many labels or answers each example has.
     """
 
     labels: list[str]
@@ -41,6 +45,15 @@ class ZeroShotResult:
     scores: np.ndarray
     threshold: float | None
     metrics: dict[str, float]
+    ids: tuple[str, ...]
+    names: tuple[str, ...]
+    classes: np.ndarray
+    n_choices: np.ndarray
+
+    @property
+    def summary(self) -> dict[str, float]:
+        """The metrics, and the threshold if there is one."""
+        return self.metrics | ({} if self.threshold is None else {"threshold": self.threshold})
 
 
 def zero_shot(
@@ -188,12 +201,19 @@ def _results(
         probabilities = _logistic(matrix - threshold) if heuristic.by_threshold else _softmax(matrix)
         best = probabilities.argmax(axis=1)
         labelled = (classes[split] >= 0).all()
+        n_choices = (scores[split] > -np.inf).sum(axis=1)
         results[split] = ZeroShotResult(
             labels=[labels[i] if labels else str(i) for i in best],
             probabilities=probabilities,
             scores=matrix,
             threshold=threshold if heuristic.by_threshold else None,
-            metrics=evaluate_predictions(metrics, classes[split], probabilities) if labelled else {},
+            metrics=evaluate_predictions(metrics, classes[split], probabilities, names=labels, split=split)
+            if labelled
+            else {},
+            ids=tuple(example.id for example in splits[split]),
+            names=tuple(labels),
+            classes=classes[split],
+            n_choices=np.full(len(best), 2) if heuristic.by_threshold else n_choices,
         )
     return results
 

@@ -11,7 +11,12 @@ from gpt1_jax.tasks.zero_shot import Heuristic
 
 
 def zero_shot_spec(
-    heuristic: Heuristic, *, task: TaskConfig | None, own: TaskConfig | None, data: tuple[str, ...] = ()
+    heuristic: Heuristic,
+    *,
+    task: TaskConfig | None,
+    own: TaskConfig | None,
+    data: tuple[str, ...] = (),
+    unlabelled: bool = False,
 ) -> TaskSpec:
     """The task of a heuristic.
 
@@ -19,7 +24,8 @@ def zero_shot_spec(
       heuristic: says what a custom task leaves out (fields, labels, metrics), and its kind.
       task: the task; None takes the run's own where that can be asked.
       own: the task that the model was fine-tuned on, if any.
-      data: labelled files, which become the split "test" and take the place of the task's.
+      data: files, which become the split "test" and take the place of the task's.
+      unlabelled: `data` have no labels.
 
     Raises:
       InputError: there is no task, `data` are given for a named data set, or the task's parts do not fit together.
@@ -40,7 +46,7 @@ def zero_shot_spec(
             train=task.train if given or heuristic.by_threshold else (),  # a run's own are needed for a threshold only
             validation=(),
             test=data,
-            unlabelled=(),
+            unlabelled=("test",) if unlabelled else (),
             validation_fraction=0.0,
             test_fraction=0.0,
         )

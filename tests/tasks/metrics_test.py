@@ -141,6 +141,17 @@ def test_constant_labels_or_predictions_have_a_value_and_one_warning(labels, pre
     assert ("F1 counts as 0" in caplog.text) == (1 not in labels + predictions)
 
 
+def test_a_warning_names_the_classes_and_the_split_and_can_be_left_out(caplog):
+    arguments = (["accuracy", "f1"], [0, 0], one_hot([0, 0], 2))
+    evaluate_predictions(*arguments, names=("bad", "good"), split="dev")
+    assert "split dev: metrics of 2 examples: every label is 'bad'; every prediction is 'bad'; " in caplog.text
+    assert caplog.text.rstrip().endswith("neither occurs nor is predicted: 'good'")
+    caplog.clear()
+    evaluate_predictions(*arguments, warn=False)
+    evaluate_scores(["pearson"], [1.0, 1.0], [2.0, 3.0], warn=False)
+    assert not caplog.records
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_class_without_examples_has_a_row_of_zeros():
     row = per_class([0, 0, 1], one_hot([0, 1, 1], 3), ["a", "b", "never"])["never"]
