@@ -230,7 +230,7 @@ def _evaluate_text(
             prepare_shards(config.source, tokenizer, scratch, split=Split(heldout_fraction=0.0))
             shards = TokenShards.open(scratch, "train")
         else:
-            shards = TokenShards.open(checkpoint / "shards", "heldout")
+            shards = TokenShards.open(stored["config"].get("shards") or checkpoint / "shards", "heldout")
         windows = heldout_windows(
             shards,
             n_ctx=model.config.n_ctx,

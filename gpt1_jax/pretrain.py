@@ -22,9 +22,10 @@ from jax.sharding import Mesh
 
 from gpt1_jax import agreement, tokenizers
 from gpt1_jax.config import from_config, to_dict
+from gpt1_jax.data.corpus import Corpus, learn_tokenizer, open_corpus
 from gpt1_jax.data.prepare import prepare_shards
 from gpt1_jax.data.shards import Manifest, TokenShards, find_parts
-from gpt1_jax.data.sources import describe_source, read_documents
+from gpt1_jax.data.sources import describe_source
 from gpt1_jax.data.split import Split
 from gpt1_jax.data.windows import heldout_windows, train_windows
 from gpt1_jax.errors import InputError
@@ -46,6 +47,7 @@ from gpt1_jax.zero import gradient_layout, sharded_over_data
 
 _MADE_FROM = (
     "init_from",
+    "corpus",
     *(f"config.{name}" for name in ("source", "heldout_fraction", "seed", "tokenizer", "model.vocab_size")),
 )  # what the tokenizer and the token shards of a workdir depend on
 
@@ -69,8 +71,11 @@ class PretrainConfig:
     """A pre-training run; the defaults are the paper's (section 4.1).
 
     Attributes:
-      source: `text:GLOB`, `jsonl:GLOB#field` or `tfds:NAME`, see data/sources.py. Required.
-      heldout_fraction: part of the documents that is held out for evaluation; 0 trains on all.
+      source: `text:GLOB`, `jsonl:GLOB#field` or `tfds:NAME`, see data/sources.py. This or `shards` is required.
+      shards: a folder that launch/prepare.py made, with its own tokenizer and held-out part; every machine has to have
+        it there. It may be moved between two starts of a run.
+      heldout_fraction: part of the documents that is held out for evaluation; 0 trains on all. With `shards` it is
+        theirs.
       tokenizer: which tokenizer.
       model: the network, where it is not the paper's or, with `init_from`, not that model's.
       batch_size: windows in an update, over all devices.
@@ -87,6 +92,7 @@ class PretrainConfig:
     """
 
     source: str = ""
+    shards: str | None = None
     heldout_fraction: float = 0.005
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelOptions = ModelOptions()
@@ -150,6 +156,9 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
     config = from_config(PretrainConfig, config)
     workdir = mirror(workdir)
     mesh = make_mesh(config.mesh)
+    corpus = None if config.shards is None else open_corpus(config.shards)
+    if corpus is not None:
+        config = _with_corpus(config, corpus, init_from)
     start = _start(config, init_from)
     check_mesh(
         mesh,
@@ -159,9 +168,12 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         accumulation_steps=config.accumulation_steps,
         shard_optimizer=config.mesh.shard_optimizer,
     )
-    if not config.source:
+    if corpus is not None:
+        _check_corpus(corpus, start)
+    elif not config.source:
         raise InputError(
-            "config.source is empty; name the text, such as text:books/**/*.txt or jsonl:corpus.jsonl#text"
+            "config.source is empty; name the text, such as text:books/**/*.txt or jsonl:corpus.jsonl#text, or in "
+            "config.shards a folder of launch/prepare.py"
         )
     if config.n_steps is not None:
         make_schedule(config.optimizer, config.n_steps)  # refuses a warm-up that does not fit
@@ -175,6 +187,8 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         "config": to_dict(config),
         **({"best": best} if best else {}),
     }
+    if corpus is not None:
+        record["corpus"] = corpus.identity
     with open_run(
         workdir,
         record,
@@ -184,9 +198,13 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         n_checkpoints=config.loop.keep_latest + (2 if best else 1),
         require_accelerator=config.require_accelerator,
     ):
-        agreement.on_first(lambda: discard_other_text(config, workdir))
-        tokenizer = get_tokenizer(config, model.config, workdir / "tokenizer", given=start.tokenizer)
-        train_shards, heldout_shards = get_shards(config, tokenizer, workdir / "shards")
+        if corpus is None:
+            agreement.on_first(lambda: discard_other_text(config, workdir))
+            tokenizer = get_tokenizer(config, model.config, workdir / "tokenizer", given=start.tokenizer)
+            train_shards, heldout_shards = get_shards(config, tokenizer, workdir / "shards")
+        else:
+            tokenizer = get_tokenizer(config, model.config, workdir / "tokenizer", given=corpus.tokenizer)
+            train_shards, heldout_shards = corpus.train, corpus.heldout
         rows = {"n_ctx": model.config.n_ctx, "batch_size": config.batch_size, **row_blocks(mesh)}
         windows = train_windows(train_shards, seed=config.seed, **rows)
         evaluate = None
@@ -288,13 +306,8 @@ def get_tokenizer(
             check_tokenizer(tokenizer, model, config.tokenizer.path)
             tokenizer.save(directory)
         else:
-            logging.info("training a SentencePiece tokenizer of %d pieces", model.vocab_size)
-            tokenizers.train_sentencepiece(
-                _split(config).training_documents(read_documents(config.source)),
-                directory,
-                vocab_size=model.vocab_size,
-                lowercase=config.tokenizer.lowercase,
-            )
+            size, lowercase = model.vocab_size, config.tokenizer.lowercase
+            learn_tokenizer(config.source, _split(config), directory, vocab_size=size, lowercase=lowercase)
 
     agreement.on_first(make)
     share(directory.parent)
@@ -314,6 +327,39 @@ def get_shards(config: PretrainConfig, tokenizer: Tokenizer, directory: Path) ->
     on_each_disk(directory.parent, make)
     heldout = TokenShards.open(directory, "heldout") if config.heldout_fraction else None
     return TokenShards.open(directory, "train"), heldout
+
+
+def _with_corpus(config: PretrainConfig, corpus: Corpus, init_from: str | Path | None) -> PretrainConfig:
+    """The config with what a prepared corpus decides."""
+    for name, value in (("source", config.source), ("tokenizer.path", config.tokenizer.path)):
+        if value:
+            raise InputError(
+                f"config.{name}={value!r} contradicts config.shards={config.shards!r}, which has its own; leave one of "
+                "the two out"
+            )
+    if config.heldout_fraction not in (PretrainConfig.heldout_fraction, corpus.heldout_fraction):
+        raise InputError(
+            f"config.heldout_fraction={config.heldout_fraction} contradicts config.shards={config.shards!r}, which was "
+            f"prepared with {corpus.heldout_fraction}; give --config.heldout_fraction={corpus.heldout_fraction}"
+        )
+    model = config.model
+    if init_from is None and model.vocab_size is None:
+        model = dataclasses.replace(model, vocab_size=corpus.tokenizer.vocab_size)
+    return dataclasses.replace(config, heldout_fraction=corpus.heldout_fraction, model=model)
+
+
+def _check_corpus(corpus: Corpus, start: StartingPoint) -> None:
+    """Refuses a corpus that is of another tokenizer than the model, or another one than that of process 0."""
+    check_tokenizer(corpus.tokenizer, start.config, corpus.directory)
+    if start.tokenizer is not None and start.tokenizer.fingerprint != corpus.tokenizer.fingerprint:
+        raise InputError(
+            f"config.shards={str(corpus.directory)!r} was made with another tokenizer than that of init_from; prepare "
+            "the text with the model's: launch/prepare.py --tokenizer=MODEL"
+        )
+    if agreement.on_first(lambda: corpus.identity) != corpus.identity:
+        raise InputError(
+            f"config.shards={str(corpus.directory)!r} holds another corpus here than for process 0; copy its folder"
+        )
 
 
 def _start(config: PretrainConfig, init_from: str | Path | None) -> StartingPoint:

@@ -33,9 +33,10 @@ from gpt1_jax.workdir import open_workdir
 MUTABLE = (
     *("version", "best"),
     *(f"config.{name}" for name in ("loop", "log_every", "max_eval_batches", "predict_train", "predict_test")),
-    *(f"config.{name}" for name in ("mesh", "require_accelerator")),
+    *(f"config.{name}" for name in ("mesh", "require_accelerator", "shards")),
 )
-"""What may change when a run is continued: none of it changes what is learned."""
+"""What may change when a run is continued: none of it changes what is learned. `config.shards` is a place; what has to
+be there is in `corpus`."""
 
 BYTES_PER_PARAMETER = 12  # of a checkpoint: the parameter and two moments, float32
 

@@ -5,7 +5,10 @@ r"""Pre-trains GPT-1 on raw text.
     python launch/pretrain.py --config=configs/pretrain.py:continue --config.source='text:reports/*.txt' \
         --init_from=MODEL --workdir=W    # goes on with a model on other text
 
-Start the same command again to continue. Keys that matter: config.source, config.model.*, config.batch_size,
+    python launch/pretrain.py --config=configs/pretrain.py:gpt1 --config.shards=SHARDS --workdir=W
+                                         # on text that launch/prepare.py has prepared, on many machines if it is much
+
+Start the same command again to continue. Keys that matter: config.source or .shards, config.model.*, config.batch_size,
 config.n_steps or config.epochs, config.optimizer.learning_rate and .warmup_steps, config.heldout_fraction,
 config.mesh.*, config.loop.*.
 """
