@@ -6,6 +6,7 @@ are the same and the numbers agree within rounding.
 """
 
 import contextlib
+import dataclasses
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
@@ -20,12 +21,12 @@ from conftest import sentences
 from faults.checks import assert_same_run, complete_steps, curve, load_arrays
 
 from gpt1_jax import finetune, pretrain, runs
-from gpt1_jax.sharding import make_mesh
+from gpt1_jax.sharding import MeshConfig, make_mesh
 from gpt1_jax.train import Interrupted
 
 N_STEPS, STOP = 100, 60
+TWO = MeshConfig(data=2)
 Batches = dict[int, dict[str, np.ndarray]]
-Sizes = tuple[int, int, int]
 
 
 class Job(NamedTuple):
@@ -42,10 +43,10 @@ class Runs(NamedTuple):
     stopped: Batches
 
 
-def run(job: Job, workdir: Path, sizes: Sizes, stop: int | None = None) -> Batches:
+def run(job: Job, workdir: Path, mesh: MeshConfig, stop: int | None = None) -> Batches:
     """Runs on a mesh of the first devices, and gets a SIGTERM in the update `stop`; gives the batches by step."""
     trained_on: Batches = {}
-    prefetch, devices = runs.prefetch, jax.devices()[: int(np.prod(sizes))]
+    prefetch, devices = runs.prefetch, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor]
 
     def recorded(batches: Sequence[Any], start: int) -> Iterator[Any]:
         with contextlib.closing(prefetch(batches, start)) as ahead:
@@ -55,7 +56,7 @@ def run(job: Job, workdir: Path, sizes: Sizes, stop: int | None = None) -> Batch
                 trained_on[step] = {name: np.array(values) for name, values in batch.items()}
                 yield batch
 
-    config = job.config | {"mesh": dict(zip(("data", "fsdp", "tensor"), sizes, strict=True))}
+    config = job.config | {"mesh": dataclasses.asdict(mesh)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "prefetch", recorded)
         patch.setattr(job.workflow, "make_mesh", lambda config: make_mesh(config, devices))
@@ -69,11 +70,11 @@ def run(job: Job, workdir: Path, sizes: Sizes, stop: int | None = None) -> Batch
 
 def whole_and_stopped(job: Job, folder: Path) -> Runs:
     """On two devices."""
-    runs = Runs(job, folder, run(job, folder / "whole", (2, 1, 1)), run(job, folder / "stopped", (2, 1, 1), STOP))
-    assert list(runs.whole) == list(range(N_STEPS))
-    assert list(runs.stopped) == list(range(STOP))
+    whole, stopped = run(job, folder / "whole", TWO), run(job, folder / "stopped", TWO, STOP)
+    assert list(whole) == list(range(N_STEPS))
+    assert list(stopped) == list(range(STOP))
     assert complete_steps(folder / "stopped")[-1] == STOP
-    return runs
+    return Runs(job, folder, whole, stopped)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +137,7 @@ def assert_close(workdir: Path, whole: Path) -> None:
 def test_60_and_40_updates_are_100_bit_for_bit(request, tmp_path, kind):
     job, folder, whole, stopped = request.getfixturevalue(kind)
     shutil.copytree(folder / "stopped", tmp_path / "run")
-    rest = run(job, tmp_path / "run", (2, 1, 1))
+    rest = run(job, tmp_path / "run", TWO)
     assert min(rest) == STOP
     assert_same_batches(stopped | rest, whole)
     assert_same_run(tmp_path / "run", folder / "whole")
@@ -145,7 +146,7 @@ def test_60_and_40_updates_are_100_bit_for_bit(request, tmp_path, kind):
 def test_60_updates_on_two_devices_and_40_on_eight(pretraining, tmp_path):
     job, folder, whole, stopped = pretraining
     shutil.copytree(folder / "stopped", tmp_path / "run")
-    rest = run(job, tmp_path / "run", (2, 2, 2))
+    rest = run(job, tmp_path / "run", MeshConfig(2, 2, 2))
     assert_same_batches(stopped | rest, whole)
     assert_close(tmp_path / "run", folder / "whole")
 
@@ -154,8 +155,15 @@ def test_60_updates_on_two_devices_and_40_on_eight(pretraining, tmp_path):
 @pytest.mark.parametrize("kind", ["pretraining", "finetuning"])
 @pytest.mark.parametrize(
     ("before", "after"),
-    [((8, 1, 1), (2, 1, 1)), ((1, 1, 1), (4, 1, 1)), ((1, 4, 1), (1, 2, 4)), ((2, 2, 2), (1, 1, 1))],
-    ids=lambda sizes: "x".join(map(str, sizes)),
+    [
+        (MeshConfig(8), MeshConfig(2)),
+        (MeshConfig(1), MeshConfig(4)),
+        (MeshConfig(1, 4), MeshConfig(1, 2, 4)),
+        (MeshConfig(2, 2, 2), MeshConfig(1)),
+        (MeshConfig(4), MeshConfig(4, shard_optimizer=True)),
+        (MeshConfig(8, shard_optimizer=True), MeshConfig(2)),
+    ],
+    ids=lambda mesh: f"{mesh.data}x{mesh.fsdp}x{mesh.tensor}" + "-zero" * mesh.shard_optimizer,
 )
 def test_from_any_mesh_to_any_other(request, tmp_path, kind, before, after):
     job, folder, whole, _ = request.getfixturevalue(kind)

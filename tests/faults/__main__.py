@@ -14,31 +14,19 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"  # this process only reads checkpoints
 
-from . import damage, disks, kills
 from .checks import complete_steps
 from .jobs import Process, make_jobs
-from .kills import Start
 from .phases import strike
 from .report import Result, table
+from .scenarios import KILLED, Ground, scenarios
 
-KILLED = {
-    "pretrain": ("tokenizer", "shards", "preparation", "compile", "step", "evaluation", "save", "end"),
-    "finetune": ("preparation", "compile", "step", "evaluation", "save", "end"),
-    "evaluate": ("compile", "evaluation"),
-}
-"""The phases in which each program is hit by SIGKILL and by SIGTERM."""
-
-_CHAINS = (  # three runs of pre-training
-    KILLED["pretrain"],
-    ("tokenizer", "shards", "compile", "save", "step", "save", "evaluation", "end"),
-    ("shards", "compile", "step", "evaluation", "save", "step", "save", "end"),
-)
-Scenario = Callable[[], Sequence[Result]]
+ALONE_S = 15.0
+"""What the undisturbed run of pre-training takes at most on two cores that have nothing else to do."""
 
 
 def main() -> int:
@@ -73,17 +61,17 @@ def run(folder: Path, *, quick: bool, only: str, seed: int, workers: int) -> lis
     begin = time.monotonic()
     jobs = make_jobs(folder.resolve())
     start = functools.partial(Process, cache=folder / "cache")
-    undisturbed = {name: folder / name for name in ("pretrain", "finetune")}
-    start(jobs["pretrain"], undisturbed["pretrain"]).finish()
+    start(jobs["pretrain"], folder / "pretrain").finish()
+    slowness = max(1.0, (time.monotonic() - begin) / ALONE_S)
     halfway = folder / "halfway"
     process = start(jobs["pretrain"], halfway)
     strike(process, "step", signal.SIGKILL, random.Random(seed), from_step=33)
     process.wait()
     assert complete_steps(halfway)[-1] < jobs["pretrain"].n_steps, "it was to be killed before its end"
-    start(jobs["finetune"], undisturbed["finetune"]).finish()
-    print(f"undisturbed runs: {time.monotonic() - begin:.0f} s", flush=True)
+    start(jobs["finetune"], folder / "finetune").finish()
+    print(f"undisturbed runs: {time.monotonic() - begin:.0f} s (slowness {slowness:.1f})", flush=True)
 
-    chosen = scenarios(start, jobs, folder / "runs", undisturbed, halfway, quick=quick, seed=seed)
+    chosen = scenarios(Ground(start, jobs, folder, slowness), quick=quick, seed=seed)
     chosen = {name: scenario for name, scenario in chosen.items() if only in name}
     results: list[Result] = []
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
@@ -97,72 +85,6 @@ def run(folder: Path, *, quick: bool, only: str, seed: int, workers: int) -> lis
                 if result.end == "lost":
                     print(f"LOST {result}", flush=True)
     return sorted(results, key=lambda r: (r.fault, r.job, r.phase))
-
-
-def scenarios(
-    start: Start,
-    jobs: Mapping[str, object],
-    runs: Path,
-    undisturbed: Mapping[str, Path],
-    halfway: Path,
-    *,
-    quick: bool,
-    seed: int,
-) -> dict[str, Scenario]:
-    """What is done, by name; the longest first."""
-    pretrain, finetune, evaluate = jobs["pretrain"], jobs["finetune"], jobs["evaluate"]
-    whole, tuned = undisturbed["pretrain"], undisturbed["finetune"]
-    found: dict[str, Scenario] = {}
-
-    def add(name: str, function: Callable[..., Result | Sequence[Result]], *arguments: object) -> None:
-        def scenario() -> Sequence[Result]:
-            result = function(*arguments)
-            return [result] if isinstance(result, Result) else result
-
-        found[name] = scenario
-
-    def place(name: str) -> Path:
-        return runs / name.replace(" ", "-")
-
-    for number, phases in enumerate(_CHAINS[:1] if quick else _CHAINS):
-        name = f"SIGKILL pretrain {number}"
-        add(name, kills.chain, start, pretrain, place(name), whole, phases, signal.SIGKILL, seed + number)
-    terminated = ("shards", "compile", "step", "end") if quick else KILLED["pretrain"]
-    add("SIGTERM pretrain", kills.chain, start, pretrain, place("term"), whole, terminated, signal.SIGTERM, seed)
-    for signum in (signal.SIGKILL, signal.SIGTERM):
-        phases = ("save", "end") if quick else KILLED["finetune"]
-        name = f"{signum.name} finetune"
-        if not (quick and signum == signal.SIGTERM):
-            add(name, kills.chain, start, finetune, place(name), tuned, phases, signum, seed + 7)
-        for phase in () if quick else KILLED["evaluate"]:
-            add(f"{signum.name} evaluate {phase}", kills.evaluation, start, evaluate, runs, whole, phase, signum)
-
-    add("disk full save", disks.full_in, start, pretrain, place("full-save"), whole, "step", 12)
-    add("second run", damage.second_run, start, pretrain, place("second"), whole)
-    add("checkpoint files", damage.every_file, halfway, place("files"))
-    broken = [
-        ("bit flipped", "state/ocdbt.process_0/d/*"),
-        ("truncated", "state/_METADATA"),
-        ("missing", "manifest.json"),
-    ]
-    for kind, part in broken[:1] if quick else broken:
-        name = f"checkpoint {kind}"
-        add(name, damage.checkpoint, start, pretrain, place(name), whole, halfway, kind, part)
-    tails = {"half a line": b'{"step": 34, "grad_no', "zeros": bytes(512)}
-    for kind, tail in list(tails.items())[: 1 if quick else 2]:
-        add(f"metrics {kind}", damage.torn_line, start, pretrain, place(f"torn-{kind}"), whole, halfway, tail)
-    if quick:
-        return found
-    for phase in ("tokenizer", "shards"):
-        add(f"disk full {phase}", disks.full_in, start, pretrain, place(f"full-{phase}"), whole, phase)
-    add("disk full end", disks.full_in, start, finetune, place("full-end"), tuned, "end", finetune.n_steps)
-    add("disk full metrics", disks.metrics_full, start, pretrain, place("full-metrics"), whole)
-    add("disk full start", disks.full_at_start, start, pretrain, place("full-start"), whole, halfway)
-    add("read-only", disks.read_only, start, pretrain, place("read-only"), whole, halfway)
-    for which in ("the latest", "all", "while running"):
-        add(f"deleted {which}", damage.deleted, start, pretrain, place(f"deleted-{which}"), whole, halfway, which)
-    add("diverged", damage.diverged, start, pretrain, place("diverged"))
-    return found
 
 
 def never_hit(results: Sequence[Result], *, quick: bool) -> list[str]:
