@@ -96,6 +96,8 @@ def prepare_shards(
         if (manifest := Manifest.read(folder)) is not None:
             _refuse_other_settings(directory, manifest.settings, settings)
     make_directory(directory, "directory")
+    if opened.unit == "B":
+        _warn_of_little_space(directory, opened.size // (1 if part is None else parts), tokenizer)
     for number in range(parts) if part is None else (part,):
         folder = part_folder(directory, number, parts)
         make_directory(folder, "directory")
@@ -129,6 +131,15 @@ def _refuse_other_settings(directory: Path, old: Mapping[str, Any], new: Mapping
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:13]}...{text[-1]}"
+
+
+def _warn_of_little_space(directory: Path, n_bytes: int, tokenizer: Tokenizer) -> None:
+    """Of so many bytes of text; a token is about four of them."""
+    needed, free = n_bytes // 4 * token_dtype(tokenizer.vocab_size).itemsize, shutil.disk_usage(directory).free
+    if needed > free:
+        logging.warning(
+            "%s: %.1f GB are free, and the tokens will take about %.1f GB", directory, free / 1e9, needed / 1e9
+        )
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -275,6 +276,16 @@ def test_a_full_disk_says_what_to_do_and_loses_nothing(prepared, texts, tokenize
     prepare(texts, tokenizer, tmp_path)
     assert first.stat().st_mtime_ns == before
     assert snapshot(tmp_path) == snapshot(prepared)
+
+
+def test_little_space_is_said_before_it_is_used_up(texts, tokenizer, tmp_path, monkeypatch, caplog):
+    usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    prepare(texts, tokenizer, tmp_path / "a")
+    assert "GB are free, and the tokens will take about" in caplog.text
+    caplog.clear()
+    prepare(texts[:3], tokenizer, tmp_path / "b", split=Split(0))
+    assert "GB are free" not in caplog.text
 
 
 def test_copies_of_a_document_stay_together(texts, tokenizer, tmp_path):
