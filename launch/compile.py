@@ -36,7 +36,7 @@ def main() -> None:
     from gpt1_jax.errors import InputError
     from gpt1_jax.files import make_directory, write_atomically, write_json
 
-    machines = [topologies.parse_topology(name) for name in TOPOLOGY.value]
+    machines = [topologies.parse_topology(name) for name in TOPOLOGY.value or [""]]
     if JSON.value and not Path(JSON.value).absolute().parent.is_dir():
         raise InputError(f"--json={JSON.value}: there is no folder {Path(JSON.value).parent}; make it first")
     if HLO.value:

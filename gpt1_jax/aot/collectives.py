@@ -13,7 +13,8 @@ import numpy as np
 from gpt1_jax.aot.hlo import Instruction, Module, executed, shape_bytes
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
-UNKNOWN_AXIS = "?"
+SEND = "send"
+"""What the TPU's compiler makes of a collective between slices, beside those inside them."""
 
 Groups = frozenset[frozenset[int]]
 
@@ -23,8 +24,8 @@ class Collective:
     """Equal collectives of a run.
 
     Attributes:
-      kind: one of `KINDS`.
-      axis: the mesh axes it goes over, joined with "+"; "?" where its groups are those of none.
+      kind: one of `KINDS`, or `SEND` over the data-centre network.
+      axis: the mesh axes it goes over, joined with "+"; "part of" the smallest ones that its groups lie in.
       group_size: devices n of a group.
       bytes: data of one of them, in bytes of a device: what is reduced, scattered or sent, or what a gather ends with.
       count: runs.
@@ -42,7 +43,7 @@ class Collective:
         that of a gather, a scatter or an exchange.
         """
         n = self.group_size
-        part = {"all-reduce": 2 * (n - 1) / n, "collective-permute": 1.0}.get(self.kind, (n - 1) / n)
+        part = {"all-reduce": 2 * (n - 1) / n, "collective-permute": 1.0, SEND: 1.0}.get(self.kind, (n - 1) / n)
         return self.count * self.bytes * part
 
     def seconds(self, bandwidth: float) -> float:
@@ -62,7 +63,9 @@ def find_collectives(module: Module, mesh_shape: Mapping[str, int]) -> list[Coll
     found = collections.Counter[tuple[str, str, int, float]]()
     for run in executed(module):
         instruction = run.instruction
-        kind = instruction.opcode.removesuffix("-start")
+        kind, beside = instruction.opcode.removesuffix("-start"), module.computations[run.computation]
+        if kind == SEND:
+            found[SEND, "slices", 2, shape_bytes(beside[instruction.operands[0]].shape)] += run.times
         if kind not in KINDS or _is_continued(module, run.computation):
             continue
         groups = _groups(instruction, n_devices)
@@ -71,12 +74,8 @@ def find_collectives(module: Module, mesh_shape: Mapping[str, int]) -> list[Coll
             continue
         if run.computation.startswith("all-reduce-scatter"):  # the TPU's fusion of a reduction with the slice after it
             kind = "reduce-scatter"
-        beside = module.computations[run.computation]
         data = sum(shape_bytes(beside[name].shape) for name in instruction.operands if name in beside)
-        axis = names.get(groups, UNKNOWN_AXIS)
-        if kind == "collective-permute":
-            axis = next((name for group, name in names.items() if _inside(groups, group)), UNKNOWN_AXIS)
-        found[kind, axis, size, data * (size if kind == "all-gather" else 1)] += run.times
+        found[kind, _axis(kind, groups, names), size, data * (size if kind == "all-gather" else 1)] += run.times
     listed = [Collective(kind, axis, size, data, count) for (kind, axis, size, data), count in found.items()]
     return sorted(listed, key=lambda c: -c.bytes * c.count)
 
@@ -121,5 +120,10 @@ def _axis_names(mesh_shape: Mapping[str, int]) -> dict[Groups, str]:
     return names
 
 
-def _inside(pairs: Groups, groups: Groups) -> bool:
-    return all(any(pair <= group for group in groups) for pair in pairs)
+def _axis(kind: str, groups: Groups, names: Mapping[Groups, str]) -> str:
+    within = next((name for whole, name in names.items() if _inside(groups, whole)), "no axis")
+    return within if kind == "collective-permute" or groups in names else f"part of {within}"
+
+
+def _inside(parts: Groups, groups: Groups) -> bool:
+    return all(any(part <= group for group in groups) for part in parts)

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from gpt1_jax.aot import hlo
-from gpt1_jax.aot.collectives import Collective, find_collectives
+from gpt1_jax.aot.collectives import SEND, Collective, find_collectives
 from gpt1_jax.aot.programs import Program, make_program
 from gpt1_jax.aot.topologies import Topology, topology_devices
 from gpt1_jax.attention import select_kernel
@@ -229,7 +229,7 @@ def _memory_refused(topology: Topology, program: Program) -> Iterator[None]:
 
 
 def _floor_ms(collective: Collective, topology: Topology) -> float | None:
-    if collective.group_size > topology.chips_per_network:
+    if collective.kind == SEND or collective.group_size > topology.chips_per_network:
         return None
     return collective.seconds(topology.collective_bandwidth) * 1e3
 

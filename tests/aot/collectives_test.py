@@ -26,13 +26,22 @@ def test_a_gather_that_runs_beside_a_loop_is_one(there):
     ]
 
 
-def test_groups_of_no_axis_are_said_to_be_so():
+def test_groups_that_are_no_axis_are_part_of_one():
     line = "%r = f32[8]{0} all-reduce(%p), replica_groups={{0,3},{1,2}}, to_apply=%add"
     text = f"ENTRY %main (p: f32[8]) -> f32[8] {{\n  %p = f32[8]{{0}} parameter(0)\n  ROOT {line}\n}}\n"
     module = parse_module(text)
-    assert find_collectives(module, {"data": 2, "tensor": 2}) == [Collective("all-reduce", "?", 2, 32)]
+    assert find_collectives(module, {"data": 2, "tensor": 2}) == [
+        Collective("all-reduce", "part of data+tensor", 2, 32)
+    ]
     everybody = parse_module(text.replace("{{0,3},{1,2}}", "{}"))
     assert find_collectives(everybody, {"data": 2, "tensor": 2}) == [Collective("all-reduce", "data+tensor", 4, 32)]
+
+
+def test_what_goes_between_slices_is_sent():
+    lines = "  %p = bf16[8]{0} parameter(0)\n  %t = token[] after-all()\n"
+    lines += "  ROOT %s = (bf16[8]{0}, u32[], token[]) send(%p, %t), channel_id=3, is_host_transfer=true\n"
+    module = parse_module(f"ENTRY %main (p: bf16[8]) -> (bf16[8], u32[], token[]) {{\n{lines}}}\n")
+    assert find_collectives(module, {"data": 4}) == [Collective("send", "slices", 2, 16)]
 
 
 @pytest.mark.parametrize(

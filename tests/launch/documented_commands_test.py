@@ -16,10 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import jax
 import pytest
 from absl import flags
 
 from gpt1_jax import cli, finetune, load_pretrained, save_pretrained
+from gpt1_jax.aot.programs import make_program
+from gpt1_jax.aot.topologies import parse_topology
 from gpt1_jax.config import from_config
 from gpt1_jax.data.corpus import make_tokenizer
 from gpt1_jax.data.prepare import prepare_shards
@@ -171,6 +174,8 @@ def test_a_command_runs_as_it_is_documented(command, desk, models, monkeypatch, 
     with program(arguments, monkeypatch) as module:
         if any(f"--config={config}" in arguments for config in PARSED):
             check(module)
+        elif name == "compile":
+            check_program(module)
         else:
             module.main()
             assert capsys.readouterr().out
@@ -181,6 +186,13 @@ def check(module: ModuleType) -> None:
     config = from_config(FinetuneConfig, module.CONFIG.value)
     assert config.grid()
     assert make_spec(config.task).metrics
+
+
+def check_program(module: ModuleType) -> None:
+    """The step that would be compiled is made, on as many devices of the CPU: not everybody has the compilers."""
+    for name in module.TOPOLOGY.value:
+        devices = jax.devices("cpu")[: parse_topology(name).n_chips]
+        assert make_program(module.CONFIG.value, devices, length=module.LENGTH.value).flops > 0
 
 
 @pytest.mark.parametrize("recipe", recipes())
