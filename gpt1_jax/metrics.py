@@ -74,11 +74,13 @@ class MetricsWriter:
         self._tensorboard: _TensorBoard | None = None
         self._descriptor: int | None = None
         self._unwritten = b""
+        self._there: set[tuple[Any, ...]] = set()  # step and names of lines that are not written again
         self._workdir = Path(workdir)
         if _process_index(process_index) != 0:
             return
         path = Path(workdir) / FILE
-        _drop_past(path, resume_step)
+        kept = _drop_past(path, resume_step)
+        self._there = {(record["step"], *sorted(record)) for record in kept if record["step"] == resume_step}
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         first_step = 0 if resume_step is None else resume_step + 1
         with self._giving_up_tensorboard():
@@ -93,6 +95,9 @@ class MetricsWriter:
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Appends one line, at once visible to readers.
 
+        A run that was killed between the line of an evaluation and its checkpoint evaluates once more when it is
+        resumed: the line of the step that it resumes from is not written twice.
+
         Args:
           step: number of updates done.
           metrics: numbers, or arrays of one number; strings, booleans and None go to metrics.jsonl only.
@@ -103,7 +108,10 @@ class MetricsWriter:
         if self._descriptor is None:
             return
         plain = {name: _plain(name, metrics[name]) for name in sorted(metrics)}
-        line = json.dumps({"step": int(step), **{name: _for_json(value) for name, value in plain.items()}})
+        record = {"step": int(step), **{name: _for_json(value) for name, value in plain.items()}}
+        if (record["step"], *sorted(record)) in self._there:
+            return
+        line = json.dumps(record)
         self._unwritten += f"{line}\n".encode()
         self._append()
         if self._tensorboard is not None:
@@ -354,21 +362,23 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
 
 
-def _drop_past(path: Path, step: int | None) -> None:
-    """Leaves only the lines up to a step, none if that is None. Unreadable lines go too, with a warning."""
+def _drop_past(path: Path, step: int | None) -> list[dict[str, Any]]:
+    """Leaves the lines up to a step, none if that is None, and gives them. Unreadable ones go too, with a warning."""
     if not path.exists():
-        return
+        return []
     content = path.read_bytes()
-    kept, unreadable = [], 0
+    kept, records, unreadable = [], [], 0
     for line in content.splitlines():
         record = _parse(line)
         unreadable += record is None
         if record is not None and step is not None and record["step"] <= step:
             kept.append(line + b"\n")
+            records.append(record)
     if unreadable:
         logging.warning("%s: %d lines that a crash cut short or something changed are dropped", path, unreadable)
     if (text := b"".join(kept)) != content:
         write_atomically(path, text)
+    return records
 
 
 def _plain(name: str, value: Any) -> bool | int | float | str | None:

@@ -78,6 +78,23 @@ def test_a_resumed_run_leaves_no_duplicate_and_no_gap(tmp_path: Path):
     assert (tmp_path / "metrics.jsonl").stat().st_ino == before.st_ino  # nothing to drop: not rewritten
 
 
+def test_an_evaluation_that_is_done_again_after_a_resume_is_one_line(tmp_path: Path):
+    """The run was killed after the line and before its checkpoint had the result."""
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(5, {"loss": 1.0})
+        writer.write(5, {"heldout_loss": 2.0})
+    with MetricsWriter(tmp_path, resume_step=5) as writer:
+        writer.write(5, {"heldout_loss": 2.0})
+        writer.write(5, {"accuracy": 0.5})
+        writer.write(6, {"heldout_loss": 1.5})
+    assert read_metrics(tmp_path) == [
+        {"step": 5, "loss": 1.0},
+        {"step": 5, "heldout_loss": 2.0},
+        {"step": 5, "accuracy": 0.5},
+        {"step": 6, "heldout_loss": 1.5},
+    ]
+
+
 def test_a_complete_last_line_without_its_newline_counts(tmp_path: Path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}')
     assert steps(tmp_path) == [1, 2]
