@@ -3,6 +3,7 @@
 import logging
 import math
 import re
+import shutil
 from pathlib import Path
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 from jobs import LM, N_STEPS, TASK, Job, Layout, compiled, max_difference, on_one_device, train
 from mesh_table import JOBS, LAYOUTS
 
+from gpt1_jax import pretrain
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.model import GPT1Config, param_shapes
 
@@ -94,6 +96,16 @@ def test_zero_halves_what_a_device_keeps_of_the_optimizer(mesh):
     assert all(after[name] * 2 == before[name] for name in matrices)
 
 
+def test_compiled_memory_falls():
+    """What the compiler says that the state takes on a device; two thirds of it are the optimizer's."""
+    one, fsdp, zero = (
+        compiled(LM, layout).memory_analysis().argument_size_in_bytes
+        for layout in (Layout(), QUICK["lm-1x8x1"][1], QUICK["lm-8x1x1-zero-accumulated"][1])
+    )
+    assert fsdp < 0.25 * one  # 1/8, and what is not sharded
+    assert zero < 0.5 * one  # 1/3 + 2/3 / 8 = 0.42
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["output", "table"])
 @pytest.mark.parametrize("over_positions", [False, True])
@@ -156,3 +168,13 @@ def test_a_checkpoint_goes_on_quietly_on_any_other_mesh(written, layout, caplog,
     for metrics, wanted_metrics in zip(history, expected[HALF:], strict=True):
         assert metrics == pytest.approx(wanted_metrics, abs=1e-5, rel=0)
     assert max_difference(jax.device_get(state.params), expected_params) <= 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [True, False])
+def test_a_run_goes_on_with_the_optimizer_over_data_or_without(pretrain_settings, tmp_path, before):
+    whole = pretrain.run(pretrain_settings(), tmp_path / "whole").metrics
+    meshes = [{"data": 4, "tensor": 2, "shard_optimizer": zero} for zero in (before, not before)]
+    pretrain.run(pretrain_settings(mesh=meshes[0]), tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "10")
+    assert pretrain.run(pretrain_settings(mesh=meshes[1]), tmp_path / "run").metrics == pytest.approx(whole, rel=1e-5)

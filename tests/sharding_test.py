@@ -20,6 +20,7 @@ from gpt1_jax.sharding import (
     check_mesh,
     constrain,
     jit_init,
+    look_up,
     make_mesh,
     param_shardings,
     spec,
@@ -100,10 +101,37 @@ def test_heads_do_not_divide(devices):
         check_mesh(mesh, batch_size=8, n_head=12)
 
 
+def test_the_width_does_not_divide(devices):
+    mesh = make_mesh(MeshConfig(data=1, fsdp=8), devices=devices)
+    with pytest.raises(InputError, match=r"mesh fsdp=8 does not divide n_embd=12; use one of \[1, 2, 3, 4, 6, 12\]"):
+        check_mesh(mesh, batch_size=8, n_head=2, n_embd=12)
+    mesh = make_mesh(MeshConfig(data=4, fsdp=2), devices=devices)
+    check_mesh(mesh, batch_size=8, n_head=2, n_embd=12)
+    with pytest.raises(
+        InputError, match=r"shard_optimizer=True: data=4 x fsdp=2 = 8 does not divide n_embd=12; .*=False"
+    ):
+        check_mesh(mesh, batch_size=8, n_head=2, n_embd=12, shard_optimizer=True)
+
+
 @pytest.mark.parametrize("tensor", [1, 2, 4])
 def test_sizes_that_divide(devices, tensor):
     mesh = make_mesh(MeshConfig(data=2, fsdp=-1, tensor=tensor), devices=devices)
-    check_mesh(mesh, batch_size=32, n_head=12, accumulation_steps=4)
+    check_mesh(mesh, batch_size=32, n_head=12, n_embd=768, accumulation_steps=4, shard_optimizer=True)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (1, 1, 8), (8, 1, 1)], ids=str)
+def test_look_up(devices, sizes):
+    """Forward and backward, the rows over `tensor`; one row, as for initialisation, cannot lie over several devices."""
+    rng = np.random.default_rng(0)
+    table, weights = (rng.normal(size=shape).astype(np.float32) for shape in ((16, 4), (8, 3, 4)))
+    ids = rng.integers(0, 16, (8, 3))
+    with jax.set_mesh(make_mesh(MeshConfig(*sizes), devices=devices)):
+        gradient = jax.jit(jax.grad(lambda table: (look_up(table, ids) * weights).sum()))(table)
+        np.testing.assert_array_equal(jax.jit(look_up)(table, ids), table[ids])
+        np.testing.assert_array_equal(jax.jit(look_up)(table, ids[:1]), table[ids[:1]])
+    expected = np.zeros_like(table)
+    np.add.at(expected, ids, weights)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_every_rule_names_axes_of_the_mesh():
