@@ -1,6 +1,10 @@
 """Runs whose workdir is in a bucket: killed and moved to a fresh machine they are the same run; faults are named."""
 
+import json
 import os
+import socket
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -210,3 +214,73 @@ def test_a_bucket_that_goes_away_ends_a_save_with_its_name(gcs):
         save_and_wait()
     with pytest.raises(InputError, match="no bucket 'short-lived'"):
         checkpointer.close()
+
+
+TWO = """
+import json, sys
+from gpt1_jax import InputError, distributed, pretrain
+distributed.start()
+try:
+    pretrain.run(json.loads(sys.argv[1]), sys.argv[2])
+except InputError as error:
+    print("refused:", error)
+    distributed.leave(2, together=True)
+distributed.leave(0, together=True)
+"""
+
+
+def two_machines(folder, settings, url, texts):
+    """Trains in two processes, each on a machine with its own disk, and gives their outputs."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for i, text in enumerate(texts):
+        (folder / f"machine{i}").mkdir()
+        (folder / f"machine{i}" / "corpus.jsonl").write_text(text)
+        environment = os.environ | {
+            "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
+            "JAX_NUM_PROCESSES": "2",
+            "JAX_PROCESS_ID": str(i),
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
+            "GPT1_MIRROR_DIR": str(folder / f"machine{i}" / "mirror"),
+        }
+        command = [sys.executable, "-c", TWO, json.dumps(settings | {"source": "jsonl:corpus.jsonl#text"}), url]
+        processes.append(
+            subprocess.Popen(
+                command,
+                cwd=folder / f"machine{i}",
+                env=environment,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+        )
+    return [(process.communicate(timeout=400)[0], process.returncode) for process in processes]
+
+
+@pytest.mark.slow
+def test_two_machines_without_a_common_disk(gcs, settings, corpus, tmp_path, machine):
+    url, text = f"{gcs}/two", (corpus / "corpus.jsonl").read_text()
+    for output, status in two_machines(tmp_path, settings, url, [text, text]):
+        assert status == 0, output
+    mirrors = [next((tmp_path / f"machine{i}" / "mirror" / "runs").iterdir()) for i in range(2)]
+    assert not (mirrors[0] / "checkpoints").exists()
+    assert {path.name for path in mirrors[1].iterdir() if not path.name.startswith(".")} == {"shards", "tokenizer"}
+    machine()
+    local = tmp_path / "local"
+    pretrain.run(settings, local)
+    assert list(losses(url)) == list(losses(local))
+    np.testing.assert_allclose(list(losses(url).values()), list(losses(local).values()), rtol=1e-5)
+    for a, b in zip(leaves(url), leaves(local), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_machines_with_different_texts_are_refused(gcs, settings, corpus, tmp_path):
+    text = (corpus / "corpus.jsonl").read_text()
+    other = text.replace("wonderful", "wondrous ", 1)
+    for output, status in two_machines(tmp_path, settings, f"{gcs}/different", [text, other]):
+        assert status == 2, output
+        assert "from other text than" in output
