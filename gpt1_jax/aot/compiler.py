@@ -57,6 +57,7 @@ class Report:
       hbm_bytes: what the chip has.
       estimated_step_ms: the compiler's cycles over the clock, collectives and kernels not included; None where the
         compiler estimates nothing.
+      estimated_ms_by_part: module of the network, "loss" or "update" -> its share of that, see `hlo.cycles_by_part`.
       kernel_floor_ms: bound on the kernels' time, 0 without kernels; None where there are kernels and no bound.
       collective_floor_ms: bytes that have to be sent over the links' bandwidth, one after another; None where a
         collective crosses networks whose bandwidth is not in the table.
@@ -96,6 +97,7 @@ class Report:
     peak_bytes: int
     hbm_bytes: float
     estimated_step_ms: float | None
+    estimated_ms_by_part: dict[str, float]
     kernel_floor_ms: float | None
     collective_floor_ms: float | None
     without_estimate: dict[str, int]
@@ -196,6 +198,9 @@ def describe(program: Program, topology: Topology, text: str, memory: Any, secon
         peak_bytes=memory.peak_memory_in_bytes,
         hbm_bytes=chip.hbm_bytes,
         estimated_step_ms=cycles / chip.clock * 1e3 if chip.clock and cycles else None,
+        estimated_ms_by_part={
+            part: n / chip.clock * 1e3 for part, n in (hlo.cycles_by_part(module) if chip.clock else {}).items()
+        },
         kernel_floor_ms=None if has_kernels else 0.0,
         collective_floor_ms=None if None in floors else sum(floors),
         without_estimate=without,

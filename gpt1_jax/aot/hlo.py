@@ -25,6 +25,7 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _NOTHING_DONE = ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "opt-barrier", "domain")
 _DONE_ELSEWHERE = ("while", "call", "conditional", "async-update")  # and every "...-done"
 _FREE = frozenset((*_NOTHING_DONE, *_DONE_ELSEWHERE, "partition-id", "replica-id", "add-dependency", "iota"))
+_NO_MODULES = frozenset(("shard_map", "while", "body", "cond", "closed_call", "checkpoint", "rematted_computation"))
 _FREE_CALLS = frozenset(("AllocateBuffer", "AssumeGatherIndicesInBound", "ConcatBitcast", "Sharding"))
 
 
@@ -222,16 +223,44 @@ def estimated_cycles(module: Module) -> tuple[int, dict[str, int]]:
     nothing are not counted.
     """
     total, without = 0, collections.Counter[str]()
-    for run in executed(module):
-        instruction = run.instruction
-        opcode = instruction.opcode
-        if run.fused or opcode in _FREE or opcode.endswith("-done") or instruction.target in _FREE_CALLS:
-            continue
-        if instruction.cycles is None:
-            without[_described(instruction)] += 1
+    for run in _timed(module):
+        if run.instruction.cycles is None:
+            without[_described(run.instruction)] += 1
         else:
-            total += instruction.cycles * run.times
+            total += run.instruction.cycles * run.times
     return total, dict(without.most_common())
+
+
+def cycles_by_part(module: Module) -> dict[str, int]:
+    """The same cycles by where in the step they are spent, the most first: a module of the network in all layers,
+    the rest of the loss, or what is done with the gradients; what the backward pass does apart.
+
+    A fusion counts where its last operation stands.
+    """
+    parts = collections.Counter[str]()
+    for run in _timed(module):
+        if run.instruction.cycles is not None:
+            parts[_part(run.instruction)] += run.instruction.cycles * run.times
+    return dict(parts.most_common())
+
+
+def _timed(module: Module) -> Iterator[Executed]:
+    """What the compiler estimates or should: all that does something and is not part of something else."""
+    for run in executed(module):
+        opcode = run.instruction.opcode
+        if not (run.fused or opcode in _FREE or opcode.endswith("-done") or run.instruction.target in _FREE_CALLS):
+            yield run
+
+
+def _part(instruction: Instruction) -> str:
+    match = re.search(r'op_name="([^"]*)"', instruction.attributes)
+    *scopes, _ = match[1].split("/") if match else ("",)
+    names = (scope.removeprefix("GPT1._") for scope in scopes if re.fullmatch(r"[\w.]+", scope))
+    modules = [re.sub(r"^h_\d+$", "h", name) for name in names]
+    modules = [module for module in modules if module not in _NO_MODULES]
+    if not any("jvp(" in scope for scope in scopes):
+        return "update"
+    return ("/".join(modules) or "loss") + (" backward" if any("transpose(" in scope for scope in scopes) else "")
 
 
 def _described(instruction: Instruction) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from gpt1_jax.aot.chips import GIB
 from gpt1_jax.aot.compiler import Report
 
 PAPER_BATCH = 64
+_N_PARTS = 10
 NOT_MEASURED = "compiler's estimate and bounds, not measured; nothing was executed on these chips"
 
 
@@ -32,6 +34,7 @@ def page(report: Report) -> str:
         f"floors               {r.flops_floor_ms:.2f} ms of matrix products at peak; {r.bytes_floor_ms:.2f} ms to read "
         "and write the state",
         f"estimated step       {_ms(r.estimated_step_ms)}{_by_estimate(r)}",
+        *_parts(r),
         f"kernels' floor       {_ms(r.kernel_floor_ms)}",
         f"collectives' floor   {_ms(r.collective_floor_ms)}, one after another, beside the estimate",
         f"not in the estimate  {_without(r)}",
@@ -68,6 +71,16 @@ def comparison(reports: Sequence[Report]) -> str:
             )
         )
     return f"{_aligned(table)}\n({NOT_MEASURED})"
+
+
+def _parts(r: Report) -> list[str]:
+    """Where the estimate is spent, two lines of it."""
+    named = [f"{part} {ms:.2f}" for part, ms in r.estimated_ms_by_part.items()]
+    if not named:
+        return []
+    shown, rest = named[:_N_PARTS], sum(list(r.estimated_ms_by_part.values())[_N_PARTS:])
+    lines = textwrap.wrap(", ".join(shown) + f", all others {rest:.2f}", 95, break_on_hyphens=False)
+    return [f"{'  of which' if i == 0 else '':20} {line}" for i, line in enumerate(lines)]
 
 
 def _collectives(r: Report) -> list[str]:

@@ -34,6 +34,30 @@ def test_cycles_of_a_tpu(there):
     }
 
 
+def test_where_the_cycles_are_spent():
+    names = {
+        "jit(step)/shard_map/jvp(GPT1.features)/h_0/attn/bqhd,bshd->bhqs/dot_general": 1,
+        "jit(step)/shard_map/jvp(GPT1.features)/h_11/attn/exp": 2,
+        "jit(step)/shard_map/while/body/closed_call/transpose(jvp(GPT1.features))/h_1/attn/c_attn/dot_general": 4,
+        "jit(step)/transpose(jvp(bld,rd->blr))/dot_general": 8,
+        "jit(step)/add": 16,
+        "jit(step)/shard_map/jvp(GPT1.features)/GPT1._embed/gather": 32,
+    }
+    text = "ENTRY %main (a: f32[4]) -> f32[4] {\n  %a = f32[4]{0} parameter(0)\n"
+    for name, n in names.items():
+        text += f'  %f.{n} = f32[4]{{0}} negate(%a), metadata={{op_name="{name}" stack_frame_id=5}}, '
+        text += f'backend_config={{"estimated_cycles":"{n}"}}\n'
+    module = hlo.parse_module(text + "}\n")
+    assert hlo.cycles_by_part(module) == {
+        "embed": 32,
+        "update": 16,
+        "loss backward": 8,
+        "h/attn/c_attn backward": 4,
+        "h/attn": 3,
+    }
+    assert sum(hlo.cycles_by_part(module).values()) == hlo.estimated_cycles(module)[0]
+
+
 def test_a_batch_of_products_is_a_convolution_full_of_holes(there):
     assert hlo.matmul_flops(there) == 4 * 2 * (8 * 6) * 64 * 64 * 32
 
