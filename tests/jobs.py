@@ -19,7 +19,7 @@ from gpt1_jax.zero import gradient_layout, sharded_over_data
 
 N_STEPS = 10
 N_ROWS = 32
-CONFIG = GPT1Config(vocab_size=50, n_special=3, n_ctx=8, n_embd=16, n_head=8, n_layer=1)
+CONFIG = GPT1Config(vocab_size=50, n_special=3, n_ctx=9, n_embd=16, n_head=8, n_layer=1)
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3, warmup_steps=2)
 SCHEDULES = {"learning_rate": make_schedule(OPTIMIZER, N_STEPS), "lm_coef": Schedule(np.float32(0.5))}
 
