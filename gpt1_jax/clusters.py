@@ -76,9 +76,7 @@ def _from_variables(environ: Mapping[str, str]) -> Cluster | None:
     if not {"JAX_NUM_PROCESSES", "JAX_PROCESS_ID"} & {*given}:
         return None  # the address alone may be for SLURM's processes
     if missing := [name for name in names if name not in given]:
-        raise InputError(
-            f"{', '.join(given)} is set, and {', '.join(missing)} is not: several processes need all three"
-        )
+        raise InputError(f"{' and '.join(given)} without {' and '.join(missing)}: several processes need all three")
     n = _number(environ, "JAX_NUM_PROCESSES")
     if n == 1:
         return None
