@@ -16,6 +16,8 @@ from pathlib import Path
 from absl import logging
 
 from gpt1_jax import agreement, pretrain
+from gpt1_jax.data.sources import open_source
+from gpt1_jax.errors import InputError
 from gpt1_jax.files import make_directory, write_atomically
 from gpt1_jax.finetune_config import TASK_TEXTS, FinetuneConfig
 from gpt1_jax.tasks.examples import Example
@@ -60,6 +62,21 @@ def adapt(config: FinetuneConfig, train: Sequence[Example], directory: Path, ini
         directory,
         init_from,
     )
+
+
+def check_adapt(config: FinetuneConfig, directory: Path) -> None:
+    """Refuses a text that is not there, before anything else is done; what was begun in `directory` has its own.
+
+    Raises:
+      InputError: there are no files of `config.adapt.source`, or they are called otherwise.
+    """
+    source = config.adapt.source
+    if source in ("", TASK_TEXTS) or (directory / "config.json").exists():
+        return
+    try:
+        open_source(source)
+    except InputError as error:
+        raise InputError(f"adapt.{error}") from None
 
 
 def write_texts(examples: Sequence[Example], directory: Path) -> Path:

@@ -107,7 +107,8 @@ def _convert(hint: Any, value: Any, where: str, default: Any = None) -> Any:
         return _convert(next(a for a in args if a is not types.NoneType), value, where, default)
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            raise InputError(f"{where}={value!r} must be a sequence")
+            example = f", such as [{value!r}]" if isinstance(value, str) else ""
+            raise InputError(f"{where}={value!r} must be a sequence{example}")
         if args[0] is str:  # labels that are numbers
             value = [str(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in value]
         if args[0] is float:  # 0.2,1 on a command line

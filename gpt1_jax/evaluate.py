@@ -30,7 +30,7 @@ from gpt1_jax.model import GPT1, ReadOut
 from gpt1_jax.outcome import write_outcome, write_zero_shot
 from gpt1_jax.pretrained import Params, check_tokenizer, format_of, load_pretrained
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, place, row_blocks
-from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, task_metrics
+from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, shared_buckets, task_metrics
 from gpt1_jax.tasks.config import TaskConfig, make_spec
 from gpt1_jax.tasks.examples import load_examples, make_examples
 from gpt1_jax.tasks.spec import TaskSpec
@@ -176,9 +176,11 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
         splits[name] = encode_task_split(
             spec, name, examples, model, tokenizer, max_text_tokens=stored.get("max_text_tokens")
         )
+    buckets = shared_buckets(splits.values())
     agreement.ready()
     for name, split in splits.items():
-        predicted[name] = TaskEvaluator(model, mesh, split, batch_size=config.batch_size)(params)
+        evaluator = TaskEvaluator(model, mesh, split, batch_size=config.batch_size, buckets=buckets)
+        predicted[name] = evaluator(params)
     if config.predictions:
         folder = Path(config.predictions)
         return write_outcome(folder, spec, model.readout, splits, predicted, checkpoint=str(checkpoint))

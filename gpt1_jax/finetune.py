@@ -15,16 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import optax
 from absl import logging
 from jax.sharding import Mesh
 
 from gpt1_jax import agreement, repeats, tokenizers
-from gpt1_jax.adapt import adapt
+from gpt1_jax.adapt import adapt, check_adapt
 from gpt1_jax.config import from_config, to_dict
-from gpt1_jax.data.buckets import choose_buckets
-from gpt1_jax.data.class_weights import with_class_weights
+from gpt1_jax.data.class_weights import check_class_weights, with_class_weights
 from gpt1_jax.data.encode import EncodedSplit
 from gpt1_jax.data.labelled import TrainBatches, train_batches
 from gpt1_jax.data.original import max_text_tokens, original_batches, shrunken_n_ctx
@@ -42,7 +40,7 @@ from gpt1_jax.repeats import Repeats
 from gpt1_jax.runs import describe_run, open_run, train
 from gpt1_jax.sharding import check_mesh, make_mesh, row_blocks
 from gpt1_jax.stop import stopping_at
-from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, task_metrics
+from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, shared_buckets, task_metrics
 from gpt1_jax.tasks.config import make_spec
 from gpt1_jax.tasks.examples import Example, load_examples
 from gpt1_jax.tasks.readout import make_readout
@@ -127,6 +125,7 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
             f"adapt.source={config.adapt.source!r}: there is no model to adapt; give init_from, or pre-train on that "
             "text first"
         )
+    check_adapt(config, adapted_in)
     mesh = make_mesh(config.mesh)
     start = _starting_point(config, init_from)
     drawn = [i for i in range(start.config.n_layer) if f"h_{i}" not in (start.params or {})]
@@ -144,6 +143,7 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
     if "train" not in examples:
         raise InputError(f"task {spec.name!r} has no training split; give the files in task.train or task.data")
     start = start.for_task(make_readout(spec, examples["train"]))
+    check_class_weights(config.class_weights, start.readout)
     splits, reading = None, {}
     if config.original_batches:  # the examples decide n_ctx, which config.json has to tell
         reading = {"max_text_tokens": max_text_tokens(start.config.n_ctx)}
@@ -169,7 +169,8 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
     ):
         if splits is None:
             splits = _encode(spec, examples, start)
-        buckets = _buckets(config, splits, model.config.n_ctx)
+        fixed = (model.config.n_ctx,) if config.original_batches else config.buckets
+        buckets = shared_buckets(splits.values(), fixed, count=config.n_buckets, trained=True)
         weighted = with_class_weights(splits["train"], config.class_weights, model.readout)
         batches = _train_batches(config, weighted, model.config.n_embd, buckets, mesh)
         validations = [name for name in spec.validation_splits if name in splits]
@@ -334,12 +335,3 @@ def _compiled_train_step(
         objective = frozen_objective(objective, model.config)
     step = make_train_step(objective, transformation, accumulation_steps=accumulation_steps, layout=layout)
     return jit_train_step(step, mesh, state_shardings(model, transformation, mesh))
-
-
-def _buckets(config: FinetuneConfig, splits: Mapping[str, EncodedSplit], n_ctx: int) -> tuple[int, ...]:
-    if config.original_batches:
-        return (n_ctx,)
-    lengths = np.concatenate([split.lengths for split in splits.values()])
-    buckets = config.buckets or choose_buckets(lengths, n_ctx, config.n_buckets)
-    logging.info("batches are padded to one of %s tokens: at most %d compilations", buckets, len(buckets))
-    return buckets

@@ -88,7 +88,11 @@ def format_of(path: str | os.PathLike[str]) -> str:
         return "openai"
     if is_huggingface_folder(path):
         return "huggingface"
-    if "model" not in read_config(path):
+    stored = read_config(path)
+    if stored.get("program") == "finetune, repeated":
+        runs = sorted(str(file.parent) for file in path.glob("**/seed_*/config.json"))
+        raise InputError(f"{path} holds several runs: give one of them, {' or '.join(runs) or 'once there are any'}")
+    if "model" not in stored:
         raise InputError(
             f"{path}/config.json describes no GPT-1; give the workdir of a run, a folder that save_pretrained wrote, "
             "OpenAI's folder, or a Hugging Face folder whose model_type is openai-gpt"

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 from jax.sharding import Mesh
 
+from gpt1_jax.data.buckets import choose_buckets
 from gpt1_jax.data.encode import EncodedSplit, encode_split
 from gpt1_jax.data.labelled import eval_batches
+from gpt1_jax.errors import counted
 from gpt1_jax.losses import task_outputs
 from gpt1_jax.model import GPT1
 from gpt1_jax.pretrained import Params
@@ -113,6 +116,29 @@ def encode_task_split(
         name=name,
         allow_empty=spec.allow_empty,
     )
+
+
+def shared_buckets(
+    splits: Collection[EncodedSplit], buckets: Sequence[int] = (), *, count: int = 4, trained: bool = False
+) -> tuple[int, ...]:
+    """The lengths of the batches of all splits of a task, logged with how many compilations they may take.
+
+    Args:
+      splits: all that there will be batches of.
+      buckets: the lengths, where they are given.
+      count: most lengths to choose.
+      trained: one of the splits is trained on, too.
+    """
+    lengths = np.concatenate([split.lengths for split in splits])
+    chosen = tuple(buckets) or choose_buckets(lengths, next(iter(splits)).n_ctx, count)
+    shapes = len(chosen) * len({int(split.n_streams.max()) for split in splits})  # a split has its own most answers
+    logging.info(
+        "batches are padded to one of %s tokens: at most %s%s",
+        chosen,
+        f"{counted(len(chosen), 'compilation')} for training and " if trained else "",
+        f"{shapes} for evaluation" if trained else counted(shapes, "compilation"),
+    )
+    return chosen
 
 
 def task_metrics(

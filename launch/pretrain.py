@@ -39,6 +39,7 @@ def main() -> None:
         f"\nresults are in {WORKDIR.value}; next:\n"
         f"  python launch/generate.py --checkpoint={WORKDIR.value} --prompt='...'\n"
         f"  python launch/finetune.py --config=configs/finetune.py:custom --config.task.train=TRAIN.csv "
+        "--config.task.fields.text=COLUMN --config.task.label=COLUMN "
         f"--init_from={WORKDIR.value} --workdir=NEW"
     )
 

@@ -108,7 +108,7 @@ BAD: list[tuple[Any, str]] = [
     ({"seeds": 3}, r"config\.seeds=3 must be a sequence"),
     ({"seeds": [1, "2"]}, r"config\.seeds\[1\]='2' must be of type int"),
     ({"columns": [True]}, r"config\.columns\[0\]=True must be of type str"),
-    ({"columns": "text"}, r"config\.columns='text' must be a sequence"),
+    ({"columns": "text"}, r"config\.columns='text' must be a sequence, such as \['text'\]"),
     ({"extra": [1]}, r"config\.extra=\[1\] must be a mapping"),
     ({"extra": {"b": "x"}}, r"config\.extra\.b='x' must be of type float"),
     (3, r"config must be a Outer or a mapping, not int"),

@@ -52,6 +52,10 @@ def test_what_cannot_be_loaded_says_why(pretrained, tmp_path):
     (copy / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(InputError, match="describes no GPT-1"):
         load_pretrained(copy)
+    shutil.copytree(pretrained, copy / "seed_3")
+    (copy / "config.json").write_text('{"program": "finetune, repeated"}')
+    with pytest.raises(InputError, match=r"holds several runs: give one of them, .*copy/seed_3$"):
+        load_pretrained(copy)
 
 
 def test_without_a_best_checkpoint_the_latest_is_loaded(pretrained, tmp_path):

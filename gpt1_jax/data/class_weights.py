@@ -16,6 +16,21 @@ from gpt1_jax.model_config import ReadOut
 BALANCED = "balanced"
 
 
+def check_class_weights(class_weights: Sequence[str], readout: ReadOut) -> None:
+    """Refuses weights that `with_class_weights` would refuse, without the examples.
+
+    Raises:
+      InputError: likewise.
+    """
+    if not class_weights:
+        return
+    if readout.kind == "multiple_choice" or readout.score_range is not None:
+        what = "answers" if readout.score_range is None else "scores"
+        raise InputError(f"class_weights={list(class_weights)}: the task has {what}, not classes; leave them out")
+    if tuple(class_weights) != (BALANCED,):
+        _given(class_weights, readout.labels)
+
+
 def with_class_weights(split: EncodedSplit, class_weights: Sequence[str], readout: ReadOut) -> EncodedSplit:
     """The split with a weight for each example, that of its class.
 
@@ -33,9 +48,7 @@ def with_class_weights(split: EncodedSplit, class_weights: Sequence[str], readou
     """
     if not class_weights:
         return split
-    if readout.kind == "multiple_choice" or readout.score_range is not None:
-        what = "answers" if readout.score_range is None else "scores"
-        raise InputError(f"class_weights={list(class_weights)}: the task has {what}, not classes; leave them out")
+    check_class_weights(class_weights, readout)
     labels = readout.labels
     counts = np.bincount(split.labels, minlength=len(labels))
     if tuple(class_weights) == (BALANCED,):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from absl import logging
 
 from gpt1_jax.errors import InputError, did_you_mean, quoted
 from gpt1_jax.tasks.datasets import glue, nli, official, race, story_cloze
@@ -101,6 +104,9 @@ def _custom(config: TaskConfig) -> TaskSpec:
     files = {split: getattr(config, split) for split in ("train", "validation", "test") if getattr(config, split)}
     for split in config.unlabelled:
         check_choice("unlabelled", split, files)
+    for one, other in itertools.combinations(files, 2):
+        if both := set(files[one]) & set(files[other]):
+            logging.warning("task: %s is in %s and in %s: the metrics of one are then no test", min(both), one, other)
     validation_fraction = config.validation_fraction
     if validation_fraction is None:
         can_split = "train" in files and "validation" not in files and "train" not in config.unlabelled

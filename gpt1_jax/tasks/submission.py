@@ -204,9 +204,11 @@ def _files_of(source: Path) -> list[Path]:
         raise InputError(f"{source}: neither a workdir nor a .tsv file; {missing} does not exist{meant}")
     paths = sorted((source / FOLDER).glob("*.tsv")) if source.is_dir() else [source]
     if not paths:
-        raise InputError(
-            f"{source}: has no {FOLDER}/*.tsv; a fine-tuning run on a GLUE task with its test split leaves them there"
-        )
+        runs = sorted(folder.parent for folder in source.glob(f"**/{FOLDER}"))
+        hint = "a fine-tuning run on a GLUE task with its test split leaves them there"
+        if runs:
+            hint = f"give one of the runs in it, such as {runs[0]}"
+        raise InputError(f"{source}: has no {FOLDER}/*.tsv; {hint}")
     for path in paths:
         if path.name not in GLUE_FILES:
             raise InputError(f"{path}: is not a file of a GLUE submission, which are {', '.join(GLUE_FILES)}")

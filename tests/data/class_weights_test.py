@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt1_jax.data.class_weights import with_class_weights
+from gpt1_jax.data.class_weights import check_class_weights, with_class_weights
 from gpt1_jax.data.encode import EncodedSplit
 from gpt1_jax.data.labelled import eval_batches, train_batches
 from gpt1_jax.errors import InputError
@@ -128,3 +128,16 @@ def test_each_example_keeps_its_weight_in_any_batch():
         index = some[i]["index"]
         expected = np.where(index >= 0, split.weights[index], 0)
         np.testing.assert_array_equal(some[i]["weight"], expected)
+
+
+def test_weights_are_checked_without_examples():
+    check_class_weights((), ReadOut("multiple_choice", ("a", "b")))
+    check_class_weights(("balanced",), THREE)
+    check_class_weights(("a=1", "b=2", "c=3"), THREE)
+    for weights, readout, message in [
+        (("balanced",), ReadOut("multiple_choice", ("a", "b")), "the task has answers, not classes"),
+        (("balanced",), ReadOut("similarity", score_range=(0.0, 5.0), score_points=6), "the task has scores"),
+        (("a=1", "b=2"), THREE, "'c' has none"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            check_class_weights(weights, readout)

@@ -193,10 +193,12 @@ def test_a_file_the_server_would_not_take(name, content, message, tmp_path):
 def test_sources_that_are_none(tmp_path):
     first, second = (run_folder(tmp_path / name, "WNLI.tsv") for name in ("first", "second"))
     (tmp_path / "empty").mkdir()
+    run_folder(tmp_path / "seeds" / "seed_0", "WNLI.tsv")
     for sources, target, message in [
         ([first, second], "a.zip", r"second.submission.WNLI.tsv: .*first.submission.WNLI.tsv is the same file"),
         ([tmp_path / "frist"], "a.zip", "frist does not exist; did you mean .*first"),
         ([tmp_path / "empty"], "a.zip", r"empty: has no submission/\*.tsv"),
+        ([tmp_path / "seeds"], "a.zip", r"seeds: has no .* give one of the runs in it, such as .*seeds/seed_0$"),
         ([], "a.zip", "runs: none given"),
         ([first], "a.tar", r"a.tar': a submission is written as \.zip"),
     ]:

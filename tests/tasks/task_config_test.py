@@ -194,3 +194,11 @@ def test_what_a_data_set_says_itself_cannot_be_said_again(tmp_path):
         typed(f"data={tmp_path}", "label=gold", task="sst2")
     with pytest.raises(InputError, match=r"task\.fields=\{'text': 'review'\}: .* says this itself"):
         typed(f"data={tmp_path}", "fields.text=review", task="sst2")
+
+
+def test_a_file_in_two_splits_is_warned_of(tmp_path, caplog):
+    one, other = str(tmp_path / "a.csv"), str(tmp_path / "b.csv")
+    make_spec(TaskConfig(train=(one,), validation=(other,)))
+    assert not caplog.records
+    make_spec(TaskConfig(train=(one, other), validation=(other,)))
+    assert "b.csv is in train and in validation" in caplog.text
