@@ -9,6 +9,8 @@ number of times, in place of --config.source.
 
     python launch/prepare.py --source='jsonl:corpus/*.jsonl#text' --folder=SHARDS --workers=8
 
+One program reads about 100 MB/s, enough for some 16 workers; a larger machine does several parts at once.
+
 The same on four machines: each runs the command with its own number, 0 to 3.
 
     python launch/prepare.py --source='jsonl:corpus/*.jsonl#text' --folder=SHARDS --parts=4 --part=0

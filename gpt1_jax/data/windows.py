@@ -6,6 +6,9 @@ target*, which is predicted from the tokens before it: 0 for padding, and always
 Documents are packed: a window may hold the end of one and the start of the next, with the tokenizer's separator between
 them, and attention sees across: the paper trains on contiguous text and says nothing of boundaries.
 
+Memory does not grow with the corpus: the order of the windows is computed index by index (a pseudo-random permutation,
+not a table), and tokens are read as they are asked for. Held-out windows keep 24 bytes each, and 16 a document.
+
 With several hosts, each gets its rows of every batch (data/hosts.py): together, in order, these are the batch that one
 host alone would get.
 """

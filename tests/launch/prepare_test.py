@@ -31,7 +31,7 @@ def contents(folder):
 
 
 def test_killed_and_started_again_gives_the_same_bytes(corpus, tmp_path):
-    """In two parts; the last command verifies the whole and says what comes next."""
+    """The one part, and with all parts in turn the rest; that verifies the whole and says what comes next."""
     source = f"jsonl:{corpus}/corpus.jsonl#text"
     command = (f"--source={source}", f"--folder={tmp_path}/a", "--vocab_size=380", "--heldout_fraction=0.1")
     command += ("--parts=2", "--shard_bytes=200", "--workers=1")
@@ -41,13 +41,11 @@ def test_killed_and_started_again_gives_the_same_bytes(corpus, tmp_path):
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert 3 <= len(Manifest.read(part).shards) < 50
-    assert not Manifest.read(part).complete
-    output, log = launch(*command, "--part=1").communicate(timeout=120)
-    assert "finished shards are kept" in log
-    assert f"part 1 of 2 is done; in {tmp_path}/a these are not: 0\n" in output
+    killed = Manifest.read(part)
+    assert len(killed.shards) >= 3
+    assert not killed.complete
     output, log = launch(*command).communicate(timeout=120)
-    assert "part-00001-of-00002: was prepared before" in log
+    assert f"part-00001-of-00002: {len(killed.shards)} finished shards are kept" in log
     assert output.splitlines()[-1].endswith(f"--config.shards={tmp_path}/a --workdir=NEW")
     assert f"{open_corpus(tmp_path / 'a').train.n_documents} " in output
 
