@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,10 @@ def make_directory(path: Path, field: str) -> None:
     """Creates a folder and its parents.
 
     Raises:
-      InputError: it cannot be made; `field` is the setting it came from.
+      InputError: it cannot be made, or is an address such as gs://...; `field` is the setting it came from.
     """
+    if re.match(r"\w{2,}:/", str(path)):
+        raise InputError(f"{field}={str(path)!r}: name a folder of this machine, and copy it from there")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -30,7 +30,9 @@ from gpt1_jax import cli
 if TYPE_CHECKING:
     from gpt1_jax.tasks.config import TaskConfig
 
-CHECKPOINT = flags.DEFINE_string("checkpoint", None, "A workdir, OpenAI's or a Hugging Face folder.", required=True)
+CHECKPOINT = flags.DEFINE_string(
+    "checkpoint", None, "A workdir, OpenAI's or a Hugging Face folder, also gs://...", required=True
+)
 SOURCE = flags.DEFINE_string("source", "", "Text: text:GLOB, jsonl:GLOB#field or tfds:NAME.")
 SPLIT = flags.DEFINE_list("split", [], "Splits of the run's task; default: for validation, those with labels.")
 PREDICTIONS = flags.DEFINE_string(

@@ -19,7 +19,7 @@ CONFIG = config_flags.DEFINE_config_file(
     "config", None, "configs/finetune.py[:TASK]; TASK is custom or a data set. Required."
 )
 flags.mark_flag_as_required("config")
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: made, or continued.", required=True)
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run, also gs://...: made, or continued.", required=True)
 INIT_FROM = flags.DEFINE_string(
     "init_from",
     None,

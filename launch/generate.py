@@ -9,7 +9,9 @@ from absl import flags
 
 from gpt1_jax import cli
 
-CHECKPOINT = flags.DEFINE_string("checkpoint", None, "A workdir, OpenAI's or a Hugging Face folder.", required=True)
+CHECKPOINT = flags.DEFINE_string(
+    "checkpoint", None, "A workdir, OpenAI's or a Hugging Face folder, also gs://...", required=True
+)
 PROMPT = flags.DEFINE_multi_string("prompt", [""], "Text to continue; empty begins a new document.")
 SAMPLES = flags.DEFINE_integer("samples", 1, "Continuations of each prompt.", lower_bound=1)
 MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 40, "Most tokens to add.")

@@ -22,7 +22,7 @@ CONFIG = config_flags.DEFINE_config_file(
     "config", None, "configs/pretrain.py[:SIZE]; sizes: gpt1, small, quickstart, continue. Required."
 )
 flags.mark_flag_as_required("config")
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: made, or continued.", required=True)
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run, also gs://...: made, or continued.", required=True)
 INIT_FROM = flags.DEFINE_string(
     "init_from", None, "Model to go on with: a workdir, OpenAI's folder or a Hugging Face folder. Default: a new one."
 )

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +71,8 @@ def test_a_folder_that_cannot_be_made_names_its_setting(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"output=.*file/b': cannot create"):
         make_directory(tmp_path / "file" / "b", "output")
+    with pytest.raises(InputError, match=r"output='gs:/bucket/run': name a folder of this machine"):
+        make_directory(Path("gs://bucket/run"), "output")
 
 
 def test_suggestions(tmp_path):
