@@ -23,6 +23,7 @@ from typing import Any
 import jax
 from absl import logging
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 
 
 class Interrupted(Exception):
@@ -78,15 +79,18 @@ class StopSignals:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def raise_if_stopped() -> None:
+def raise_if_stopped(mesh: Mesh | None = None) -> None:
     """Ends what is being done if the run is to stop. In several processes all have to call it equally often.
+
+    Args:
+      mesh: where it is done; on a mesh of one of several processes the others are not asked.
 
     Raises:
       Interrupted: without a step; where there is one to tell, the caller says so in its place.
     """
     current = StopSignals.current
     if jax.process_count() > 1:
-        if _preempted():
+        if (mesh is None or mesh.is_multi_process) and _preempted():
             raise Interrupted((current and current.signum) or signal.SIGTERM)
     elif current is not None and current.signum:
         raise Interrupted(current.signum)

@@ -69,7 +69,7 @@ class TaskEvaluator:
         predicted: np.ndarray | None = None
         with jax.set_mesh(self._mesh):
             for i in range(len(self._batches)):
-                raise_if_stopped()
+                raise_if_stopped(self._mesh)
                 out = jax.device_get(self._step(params, to_global(self._batches[i], self._mesh)))
                 if predicted is None:
                     predicted = np.zeros((n, *out["predicted"].shape[1:]))

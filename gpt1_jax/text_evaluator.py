@@ -40,7 +40,7 @@ class TextEvaluator:
         nll = 0.0
         with jax.set_mesh(self._mesh):
             for i in range(len(self._windows)):
-                raise_if_stopped()
+                raise_if_stopped(self._mesh)
                 nll += float(self._nll(params, to_global(self._windows[i], self._mesh)))
         loss = nll / self._windows.n_targets
         bits = nll / math.log(2.0)

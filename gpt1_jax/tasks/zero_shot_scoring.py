@@ -159,10 +159,11 @@ def score_candidates(
     step = _compiled_score(model, mesh, loss)
     host = host_rows(batch_size, **row_blocks(mesh))
     result = np.full(len(candidates), np.nan)
-    agreement.ready()
+    if mesh.is_multi_process:
+        agreement.ready()
     with jax.set_mesh(mesh):
         for rows, length in zip(plan.rows, plan.lengths.tolist(), strict=True):
-            raise_if_stopped()
+            raise_if_stopped(mesh)
             batch = _batch(candidates, rows[host], length)
             out = jax.device_get(step(params, to_global(batch, mesh)))
             real = out["index"] >= 0
