@@ -113,3 +113,12 @@ def scenarios(ground: Ground, *, quick: bool, seed: int) -> dict[str, Scenario]:
         add(f"deleted {which}", damage.deleted, start, pretrain, place(f"deleted-{which}"), whole, halfway, which)
     add("diverged", damage.diverged, start, pretrain, place("diverged"))
     return found
+
+
+def again(ground: Ground, fault: str, job: str, phase: str, seed: int) -> Sequence[Result]:
+    """A fresh run for a phase that was over before the signal came."""
+    signum, workdir = signal.Signals[fault], ground.folder / "runs" / f"again-{fault}-{job}-{phase}-{seed}"
+    whole = ground.folder / ("pretrain" if job == "evaluate" else job)
+    if job == "evaluate":
+        return [kills.evaluation(ground.start, ground.jobs[job], workdir, whole, phase, signum)]
+    return kills.chain(ground.start, ground.jobs[job], workdir, whole, [phase], signum, seed, ground.slowness)
