@@ -1,5 +1,7 @@
 """The train step's metrics, keys and rows, and the training loop. On many devices: mesh_test.py."""
 
+import os
+import signal
 from typing import Any
 
 import jax
@@ -13,6 +15,7 @@ from gpt1_jax.losses import Objective
 from gpt1_jax.metrics import MetricsWriter, Progress, read_metrics
 from gpt1_jax.optim import Schedule, make_optimizer
 from gpt1_jax.sharding import MeshConfig, make_mesh
+from gpt1_jax.stop import Interrupted, raise_if_stopped
 from gpt1_jax.train import MAX_IN_FLIGHT, LoopConfig, TrainState, fit, make_train_step
 
 
@@ -117,3 +120,45 @@ def test_loop(devices, tmp_path):
     assert {m["step"]: m["loss"] for m in lines if "loss" in m} == {30: 29, 60: 59, 73: 72}
     assert [m["step"] for m in lines if "heldout_loss" in m] == [25, 50, 73]
     assert Unfinished.most_running == MAX_IN_FLIGHT + 1
+
+
+def test_stopped_in_an_evaluation(devices, tmp_path):
+    """It ends there, the step saved; the next start evaluates that step first, and its checkpoint gets the result."""
+
+    def one_update(state: TrainState, batch: Any, schedules: Any) -> tuple[TrainState, dict[str, Any]]:
+        return state.replace(step=state.step + 1), {"loss": jnp.float32(1.0)}
+
+    def start(step: int, evaluate: Any) -> dict[str, float] | None:
+        with (
+            Checkpointer(tmp_path / "checkpoints") as checkpointer,
+            MetricsWriter(tmp_path, resume_step=step) as writer,
+        ):
+            _, results = fit(
+                TrainState(jnp.int32(step), {"w": jnp.zeros(2)}, (), jax.random.key(0)),
+                one_update,
+                iter([{"tokens": np.zeros((2, 4), np.int32)}] * 10),
+                schedules={},
+                n_steps=6,
+                mesh=make_mesh(MeshConfig(), devices=devices[:1]),
+                loop=LoopConfig(log_every=1, eval_every=3, save_every=3),
+                checkpointer=checkpointer,
+                writer=writer,
+                progress=Progress(6, start_step=step, process_index=1),
+                meta={},
+                flops_per_token=lambda length: 1.0,
+                evaluate=evaluate,
+            )
+            assert checkpointer.metrics(3) == {"heldout_loss": 3.0}
+            return results
+
+    def stopped(state: TrainState) -> dict[str, float]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise_if_stopped()
+        raise AssertionError
+
+    with pytest.raises(Interrupted, match="after step 3: saved"):
+        start(0, stopped)
+    assert start(3, lambda state: {"heldout_loss": float(state.step)}) == {"heldout_loss": 6.0}
+    lines = read_metrics(tmp_path)
+    assert [line["step"] for line in lines if "heldout_loss" in line] == [3, 6]
+    assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4, 5, 6]
