@@ -157,6 +157,8 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
     mesh = make_mesh(config.mesh)
     check_mesh(mesh, batch_size=config.batch_size, n_head=model.config.n_head, n_embd=model.config.n_embd)
     params = place(params, param_shardings(model, mesh))
+    if config.predictions:
+        agreement.on_first(lambda: make_directory(Path(config.predictions), "predictions"))
     if config.zero_shot:
         found = zero_shot_task(
             model, params, tokenizer, spec, heuristic, names, batch_size=config.batch_size, mesh=mesh
@@ -188,7 +190,7 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
 
 
 def _check(config: EvaluateConfig) -> None:
-    """Refuses what does not go together, and a folder for predictions that cannot be used."""
+    """Refuses what does not go together."""
     if config.source and config.data:
         raise InputError(
             f"source={config.source!r} and data={list(config.data)}: give a text or labelled files, not both"
@@ -212,7 +214,6 @@ def _check(config: EvaluateConfig) -> None:
         )
     if (Path(config.predictions) / "config.json").exists():
         raise InputError(f"predictions={config.predictions!r} is the workdir of a run; name a folder of its own")
-    agreement.on_first(lambda: make_directory(Path(config.predictions), "predictions"))
 
 
 def _evaluate_text(

@@ -194,6 +194,7 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
         describe_run(
             mesh,
             n_steps=n_steps,
+            learning_rate=schedules["learning_rate"],
             parameters=count_parameters(model.config, model.readout),
             **{f"{name}_examples": len(split) for name, split in splits.items()},
         )

@@ -106,7 +106,7 @@ def _half_cosine(x: jax.Array) -> jax.Array:
 
 
 def _warm_up(x: jax.Array, turn: jax.typing.ArrayLike, after: jax.Array, during: Any = 1.0) -> jax.Array:
-    return jnp.where(x <= turn, x / jnp.maximum(turn, 1e-12) * during, after)
+    return jnp.where((x <= turn) & (turn > 0), x / jnp.maximum(turn, 1e-12) * during, after)
 
 
 _CURVES: dict[str, Callable[[jax.Array, jax.typing.ArrayLike], jax.Array]] = {
@@ -134,7 +134,8 @@ def make_schedule(config: OptimizerConfig, n_steps: int) -> Schedule:
     if config.warmup_steps is not None and config.warmup_steps >= n_steps:
         raise InputError(
             f"optimizer.warmup_steps={config.warmup_steps} does not fit a run of {n_steps} steps; "
-            f"use a number below {n_steps}, or warmup_steps=None for warmup_fraction={config.warmup_fraction} of it"
+            f"use a number below {n_steps}, or warmup_steps=None for warmup_fraction={config.warmup_fraction} of it; "
+            "with that, the same command goes on with what this one has made"
         )
     warmup = config.warmup_fraction if config.warmup_steps is None else config.warmup_steps / n_steps
     return _schedule(config.learning_rate, n_steps, warmup, config.schedule)

@@ -216,10 +216,12 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
                 return {f"heldout_{name}": value for name, value in evaluator(params).items()}
 
         n_steps = config.n_steps or math.ceil(config.epochs * windows.steps_per_epoch)
+        schedules = {"learning_rate": make_schedule(config.optimizer, n_steps)}
         optimizer, train_step = jit_step(config, model, mesh)
         describe_run(
             mesh,
             n_steps=n_steps,
+            **schedules,
             parameters=count_parameters(model.config),
             tokens_per_step=config.batch_size * model.config.n_ctx,
             training_tokens=train_shards.n_tokens,
@@ -231,7 +233,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             optimizer,
             train_step,
             windows,
-            schedules={"learning_rate": make_schedule(config.optimizer, n_steps)},
+            schedules=schedules,
             n_steps=n_steps,
             mesh=mesh,
             loop=config.loop,

@@ -25,6 +25,7 @@ from gpt1_jax.flops import train_flops_per_token
 from gpt1_jax.metrics import MetricsWriter, Progress
 from gpt1_jax.mirror import checkpoints_of, remote_of
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
+from gpt1_jax.optim import Schedule
 from gpt1_jax.sharding import abstract_sharded, jit_init, place
 from gpt1_jax.train import HostBatch, LoopConfig, Schedules, TrainState, TrainStep, fit, initial_state
 from gpt1_jax.version import __version__
@@ -100,10 +101,15 @@ def open_run(
             raise
 
 
-def describe_run(mesh: Mesh, *, n_steps: int, **numbers: int) -> None:
-    """Prints what is about to happen."""
+def describe_run(mesh: Mesh, *, n_steps: int, learning_rate: Schedule, **numbers: int) -> None:
+    """Prints what is about to happen, and warns where nothing is learned."""
     logging.info("mesh %s", ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items()))
     logging.info("%d updates; %s", n_steps, ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in numbers.items()))
+    if n_steps == 1 and not learning_rate(0):
+        logging.warning(
+            "the rate of a run's first update is 0 under a warm-up: this one, of one update, learns nothing; give it "
+            "more, or optimizer.warmup_steps=0 (warmup_fraction=0 where it has none)"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,7 +49,8 @@ def main() -> None:
             f"; with the other tasks' runs, next:\n  python launch/submission.py --runs={workdir},... --target=glue.zip"
         )
     else:
-        print(f"; next:\n  python launch/evaluate.py --checkpoint={workdir} --data=OTHER.csv")
+        other = "OTHER.jsonl" if result.model.readout.kind == "multiple_choice" else "OTHER.csv"  # lists of answers
+        print(f"; next:\n  python launch/evaluate.py --checkpoint={workdir} --data={other}")
 
 
 if __name__ == "__main__":

@@ -224,5 +224,7 @@ def test_what_predictions_and_unlabelled_data_need(pretrained, tmp_path):
     for task in ({"fields": {"text": "body"}}, {"name": "sst2", "data": "a"}):
         with pytest.raises(InputError, match="without zero_shot a task says how data are read, and is custom"):
             evaluate.run(pretrained, {"task": task})
+    with pytest.raises(InputError, match="nowhere"):
+        evaluate.run(tmp_path / "nowhere", {"data": ("a.csv",), "predictions": str(tmp_path / "out")})
     assert not (tmp_path / "out").exists()
     assert evaluate.results_table({}) == ""

@@ -1,0 +1,14 @@
+"""What is said of a run before it begins."""
+
+import pytest
+
+from gpt1_jax.optim import OptimizerConfig, make_schedule
+from gpt1_jax.runs import describe_run
+from gpt1_jax.sharding import MeshConfig, make_mesh
+
+
+@pytest.mark.parametrize(("n_steps", "warmup_fraction", "warned"), [(1, 0.1, True), (1, 0.0, False), (2, 0.1, False)])
+def test_a_run_that_learns_nothing_is_warned_of(n_steps, warmup_fraction, warned, devices, caplog):
+    rate = make_schedule(OptimizerConfig(warmup_steps=None, warmup_fraction=warmup_fraction), n_steps)
+    describe_run(make_mesh(MeshConfig(), devices), n_steps=n_steps, learning_rate=rate, parameters=5)
+    assert ("learns nothing" in caplog.text) == warned
