@@ -18,7 +18,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 from absl import logging
@@ -44,39 +43,39 @@ class Interrupted(Exception):
         self.signum, self.step = signum, step
 
 
-class StopSignals:
-    """Where SIGTERM and Ctrl-C wait for the next `raise_if_stopped`, as a context manager.
+_signum = 0  # what has come, and waits for the next `raise_if_stopped`
 
-    The second Ctrl-C interrupts at once. Outside the main thread, where Python takes no signals, it does nothing.
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[None]:
+    """Where SIGTERM and Ctrl-C wait for the next `raise_if_stopped`; the second Ctrl-C interrupts at once.
+
+    Outside the main thread, where Python takes no signals, it does nothing.
     """
+    global _signum
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signals = (signal.SIGINT, signal.SIGTERM) if jax.process_count() == 1 else _ours_of_several()
+    _signum = 0
+    before = {signum: signal.signal(signum, _stop) for signum in signals}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)  # None: not set from Python
+        _signum = 0
 
-    current: StopSignals | None = None  # signals belong to the process: one is in force at a time
 
-    def __init__(self) -> None:
-        self.signum = 0
-        self._handlers: dict[int, Any] = {}
-        self._outer: StopSignals | None = None
-
-    def __enter__(self) -> StopSignals:
-        if threading.current_thread() is threading.main_thread():
-            signals = (signal.SIGINT, signal.SIGTERM) if jax.process_count() == 1 else _ours_of_several()
-            self._handlers = {s: signal.signal(s, self._stop) for s in signals}
-        self._outer, StopSignals.current = StopSignals.current, self
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        StopSignals.current = self._outer
-        for signum, handler in self._handlers.items():
-            signal.signal(signum, handler)
-
-    def _stop(self, signum: int, frame: object) -> None:
-        del frame
-        if self.signum and signum == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.signum = signum
-        logging.warning("%s: finishing the update in progress, then saving", signal.Signals(signum).name)
-        if signal.SIGTERM not in self._handlers:  # several processes: only together
-            os.kill(os.getpid(), signal.SIGTERM)
+def _stop(signum: int, frame: object) -> None:
+    global _signum
+    del frame
+    if _signum and signum == signal.SIGINT:
+        raise KeyboardInterrupt
+    _signum = signum
+    logging.warning("%s: finishing the update in progress, then saving", signal.Signals(signum).name)
+    if jax.process_count() > 1:  # only together
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def raise_if_stopped(mesh: Mesh | None = None) -> None:
@@ -88,18 +87,17 @@ def raise_if_stopped(mesh: Mesh | None = None) -> None:
     Raises:
       Interrupted: without a step; where there is one to tell, the caller says so in its place.
     """
-    current = StopSignals.current
     if jax.process_count() > 1:
         if (mesh is None or mesh.is_multi_process) and _preempted():
-            raise Interrupted((current and current.signum) or signal.SIGTERM)
-    elif current is not None and current.signum:
-        raise Interrupted(current.signum)
+            raise Interrupted(_signum or signal.SIGTERM)
+    elif _signum:
+        raise Interrupted(_signum)
 
 
 @contextlib.contextmanager
 def stopping_at(step: int) -> Iterator[None]:
     """Work after the last update: it may be stopped between two batches, and then nothing is lost that was trained."""
-    with StopSignals():
+    with stop_signals():
         try:
             yield
         except Interrupted as stop:

@@ -27,7 +27,7 @@ from gpt1_jax.model import GPT1
 from gpt1_jax.optim import Schedule
 from gpt1_jax.sharding import batch_sharding, summed_over_data, to_global, tree_shardings
 from gpt1_jax.stop import Interrupted as Interrupted  # part of what `fit` raises
-from gpt1_jax.stop import StopSignals, raise_if_stopped
+from gpt1_jax.stop import raise_if_stopped, stop_signals
 
 HostBatch = Mapping[str, np.ndarray]
 
@@ -292,7 +292,7 @@ def fit(
         checkpointer.wait()
         raise_if_stopped()
 
-    with StopSignals(), jax.set_mesh(mesh):
+    with stop_signals(), jax.set_mesh(mesh):
         try:
             train()
         except Interrupted as stop:
