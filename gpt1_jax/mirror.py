@@ -16,6 +16,7 @@ one side only since then is the newer; where both sides did, another machine wen
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import socket
@@ -86,8 +87,9 @@ def copy_of(path: str | os.PathLike[str]) -> Path:
         (local / name).unlink(missing_ok=True)
     _write_state(local, url, {})
     shards = _local_folder("runs", url) / "shards"
-    if shards.is_dir() and not (local / "shards").exists():  # the run was on this machine
-        (local / "shards").symlink_to(shards)
+    if shards.is_dir():  # the run was on this machine
+        with contextlib.suppress(FileExistsError):  # another process of this machine may be as far
+            (local / "shards").symlink_to(shards)
     return local
 
 
@@ -141,9 +143,11 @@ def try_push(workdir: Path) -> None:
     root = _root(workdir)
     if root is None:
         return
-    if root in _pushing and _pushing[root].is_alive():
-        logging.warning("%s is not copied to the bucket now: the copying before is not done yet", workdir)
-        return
+    if root in _pushing:  # it may not have all that this one is to copy
+        _pushing[root].join(_PATIENCE_S)
+        if _pushing[root].is_alive():
+            logging.warning("%s is not copied to the bucket now: the copying before is not done yet", workdir)
+            return
 
     def work() -> None:
         try:
@@ -155,7 +159,7 @@ def try_push(workdir: Path) -> None:
     _pushing[root].start()
     _pushing[root].join(_PATIENCE_S)
     if _pushing[root].is_alive():
-        logging.warning("%s is still being copied to the bucket: the run goes on meanwhile", workdir)
+        logging.warning("%s is still being copied to the bucket, and the run does not wait for it", workdir)
 
 
 def share(workdir: Path) -> None:
