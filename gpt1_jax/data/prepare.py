@@ -96,10 +96,10 @@ def prepare_shards(
         if (manifest := Manifest.read(folder)) is not None:
             _refuse_other_settings(directory, manifest.settings, settings)
     make_directory(directory, "directory")
+    folders = {number: part_folder(directory, number, parts) for number in (range(parts) if part is None else (part,))}
     if opened.unit == "B":
-        _warn_of_little_space(directory, opened.size // (1 if part is None else parts), tokenizer)
-    for number in range(parts) if part is None else (part,):
-        folder = part_folder(directory, number, parts)
+        _warn_of_little_space(directory, list(folders.values()), opened.size * len(folders) // parts, tokenizer)
+    for number, folder in folders.items():
         make_directory(folder, "directory")
         lock = take_lock(folder, "directory")
         try:
@@ -133,10 +133,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:13]}...{text[-1]}"
 
 
-def _warn_of_little_space(directory: Path, n_bytes: int, tokenizer: Tokenizer) -> None:
-    """Of so many bytes of text; a token is about four of them."""
-    needed, free = n_bytes // 4 * token_dtype(tokenizer.vocab_size).itemsize, shutil.disk_usage(directory).free
-    if needed > free:
+def _warn_of_little_space(directory: Path, folders: Sequence[Path], n_bytes: int, tokenizer: Tokenizer) -> None:
+    """Of so many bytes of text, for the parts in `folders`; a token is about four of them."""
+    there = sum(file.stat().st_size for folder in folders for file in folder.glob("*.tokens.npy"))
+    needed = n_bytes // 4 * token_dtype(tokenizer.vocab_size).itemsize - there
+    if needed > (free := shutil.disk_usage(directory).free):
         logging.warning(
             "%s: %.1f GB are free, and the tokens will take about %.1f GB", directory, free / 1e9, needed / 1e9
         )

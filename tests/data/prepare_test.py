@@ -284,6 +284,7 @@ def test_little_space_is_said_before_it_is_used_up(texts, tokenizer, tmp_path, m
     prepare(texts, tokenizer, tmp_path / "a")
     assert "GB are free, and the tokens will take about" in caplog.text
     caplog.clear()
+    prepare(texts, tokenizer, tmp_path / "a")  # they are there
     prepare(texts[:3], tokenizer, tmp_path / "b", split=Split(0))
     assert "GB are free" not in caplog.text
 
