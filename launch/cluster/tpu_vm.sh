@@ -101,9 +101,11 @@ while true; do
   ask_and_wait
   status=0
   install_patiently && stop_leftovers && on_all "cd gpt1 && exec .venv/bin/python $PROGRAM ${*@Q}" || status=$?
-  # 0: done; 1: diverged, or a bug; 2: bad input. Anything else came from outside, such as a preemption.
-  [[ "${DRY_RUN:-0}" != 1 && "$status" -gt 2 ]] || break
-  echo "$NODE: the program ended with status $status; it goes on when the TPU is there again" >&2
+  # 0: done; 1: diverged, or a bug; 2: bad input. Anything else came from outside, and so does any of a TPU that is gone:
+  # gcloud ends with 1 where it finds none.
+  [[ "${DRY_RUN:-0}" != 1 && "$status" != 0 ]] || break
+  [[ "$status" -gt 2 || "$(state)" != ACTIVE ]] || break
+  echo "$NODE: ended with status $status; the run goes on when the TPU is there again" >&2
   sleep 60
 done
 [[ "${KEEP:-0}" == 1 ]] || give_back

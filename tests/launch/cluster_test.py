@@ -90,6 +90,7 @@ case "$*" in
   *describe*) cat "$STATE" 2>/dev/null ;;
   *" create "*) echo ACTIVE > "$STATE" ;;
   *" delete "*) rm "$STATE" ;;
+  *" scp "*) [ ! -e "$LOST" ] || { rm "$LOST"; echo SUSPENDED > "$STATE"; }; grep -q ACTIVE "$STATE" ;;
   *"exec .venv/bin/python"*)
     status=$(head -n1 "$ENDS"); sed -i 1d "$ENDS"
     [ "$status" != 255 ] || echo SUSPENDED > "$STATE"  # preempted
@@ -108,16 +109,20 @@ esac
         ([255, 143, 0], 0, 3, 2),  # preempted: they are asked for again
     ],
 )
-def test_a_preempted_tpu_goes_on(tmp_path, ends, status, starts, machines):
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_preempted_tpu_goes_on(tmp_path, ends, status, starts, machines, lost):
+    """Also one that is `lost` while it is set up."""
     fake(tmp_path / "bin", "gcloud", GCLOUD)
     fake(tmp_path / "bin", "sleep", "")
     (tmp_path / "ends").write_text("".join(f"{end}\n" for end in ends))
-    files = {"STATE": str(tmp_path / "state"), "ENDS": str(tmp_path / "ends")}
+    files = {name: str(tmp_path / name.lower()) for name in ("STATE", "ENDS", "LOST")}
+    if lost:
+        (tmp_path / "lost").touch()
     done = launch("tpu_vm.sh", *CLOUD, path=tmp_path / "bin", **files)
     assert done.returncode == status, done.stderr
     log = calls(tmp_path / "bin", "gcloud")
     assert sum("exec .venv/bin/python" in call for call in log) == starts
-    assert sum(" create " in call for call in log) == machines
+    assert sum(" create " in call for call in log) == machines + lost
     assert " delete " in log[-1]
     assert not (tmp_path / "state").exists()
 
