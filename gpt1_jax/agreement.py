@@ -55,12 +55,9 @@ def together() -> Iterator[None]:
     outer, _sharing = _sharing, jax.process_count() > 1
     try:
         yield
-    except (SharedInputError, PeerFailed, Interrupted):
-        _sharing = False
-        raise
     except Exception as error:
-        if _sharing:
-            _sharing = False
+        untold, _sharing = _sharing and not isinstance(error, SharedInputError | PeerFailed | Interrupted), False
+        if untold:
             _tell(error)
         raise
     _sharing = outer
@@ -90,37 +87,23 @@ def on_all(work: Callable[[], T]) -> T:
 def on_first(work: Callable[[], T]) -> T:
     """What `work` returns, which process 0 alone does; JSON has to hold it.
 
-    It runs in a thread, while the processes keep meeting: no collective waits longer than seconds for it, and a SIGTERM
-    ends them all.
-
     Raises:
-      SharedInputError, PeerFailed: it failed.
-      Interrupted: SIGTERM came before it was done.
+      SharedInputError, PeerFailed, Interrupted: as `on_some`.
     """
     if jax.process_count() == 1:
         return work()
-    with together():
-        task = _Task(work) if jax.process_index() == 0 else None
-        pause = 0.01
-        while True:
-            if task is None:
-                statuses = _exchange(_DONE)
-            else:
-                pause = min(2 * pause, _MAX_PAUSE_S)
-                statuses = _exchange(*task.state(pause))
-            status, text = statuses[0]
-            if status == _DONE:
-                return task.result if task is not None else json.loads(text)
-            raise_if_stopped()
+    return on_some(work, here=jax.process_index() == 0)[0]
 
 
 def on_some(work: Callable[[], T], *, here: bool = True) -> list[T | None]:
     """What `work` returned on each process, which JSON has to hold; None for those that did not say `here`.
 
-    As with `on_first`, it may take long, longer on one process than on another, and any may fail.
+    It may take long, longer on one process than on another, and any may fail: it runs in a thread, while the processes
+    keep meeting. No collective waits longer than seconds for it, and a SIGTERM ends them all.
 
     Raises:
-      SharedInputError, PeerFailed, Interrupted: as `on_first`.
+      SharedInputError, PeerFailed: it failed.
+      Interrupted: SIGTERM came before it was done.
     """
     if jax.process_count() == 1:
         return [work() if here else None]
@@ -148,7 +131,7 @@ class _Task:
             except Exception as error:
                 self._error = error
 
-        self._thread = threading.Thread(target=run, name="on_first", daemon=True)
+        self._thread = threading.Thread(target=run, name="agreement", daemon=True)
         self._thread.start()
 
     def state(self, seconds: float) -> tuple[int, str]:

@@ -41,7 +41,7 @@ from absl import logging
 from etils import epath
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from gpt1_jax import bucket
+from gpt1_jax import agreement, bucket
 from gpt1_jax.errors import InputError
 from gpt1_jax.manifest import ArraySpec, Manifest
 from gpt1_jax.quiet_orbax import QuietOrbax, drop_repeated_errors
@@ -291,7 +291,10 @@ class Checkpointer:
         return step
 
     def _verified(self, step: int) -> Manifest:
-        """The manifest of a step whose files all are as they were written."""
+        """The manifest of a step whose files all are as they were written; each process looks at a part of them."""
+        return agreement.on_all(lambda: self._verified_part(step))
+
+    def _verified_part(self, step: int) -> Manifest:
         folder = self._folder(step)
         try:
             manifest = Manifest.read(folder)
@@ -300,7 +303,7 @@ class Checkpointer:
             raise
         except ValueError as error:
             problem = str(error)
-        if problem := _same_on_all_processes(problem):
+        if problem:
             others = [other for other in self.all_steps() if other != step]
             goes_on = f"from step {max(others)}" if others else "from the beginning"
             again = f"Delete the folder {folder} and start the same command again: it continues {goes_on}"
@@ -425,14 +428,3 @@ class _Keep(ocp.checkpoint_managers.PreservationPolicy):
         steps = [checkpoint.step for checkpoint in checkpoints]
         kept = {*sorted(steps)[-self.latest :], self.best_of(steps)}
         return [step in kept or (self.every is not None and step % self.every == 0) for step in steps]
-
-
-def _same_on_all_processes(problem: str, limit: int = 1024) -> str:
-    """The first process's problem, on every process, so that none waits for one that has stopped."""
-    if jax.process_count() == 1:
-        return problem
-    from jax.experimental import multihost_utils
-
-    mine = np.frombuffer(problem.encode()[:limit].ljust(limit, b"\0"), np.uint8)
-    texts = [bytes(row).rstrip(b"\0").decode(errors="replace") for row in multihost_utils.process_allgather(mine)]
-    return next(filter(None, texts), "")
