@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from gpt1_jax.optim import Schedule
 from gpt1_jax.sharding import abstract_sharded, jit_init, place
 from gpt1_jax.train import HostBatch, LoopConfig, Schedules, TrainState, TrainStep, fit, initial_state
 from gpt1_jax.version import __version__
-from gpt1_jax.workdir import open_workdir
+from gpt1_jax.workdir import Workdir, open_workdir
 
 MUTABLE = (
     *("version", "best"),
@@ -94,11 +95,21 @@ def open_run(
         workdir, record, mutable=MUTABLE, made_from=made_from, defaults=defaults, min_free_bytes=space
     ) as opened:
         try:
-            agreement.on_all(lambda: None)  # process 0 alone may have been refused
+            _check_shared(opened)
             yield
         except InputError:
             opened.forget()
             raise
+
+
+def _check_shared(opened: Workdir) -> None:
+    """Refuses a workdir that is another folder for another process; or what process 0 alone was refused."""
+    user = agreement.on_first(opened.user)
+    if opened.user() != user and remote_of(opened.path) is None:  # each machine has a mirror of its own
+        raise InputError(
+            f"workdir={opened.path} is another folder on {socket.gethostname()} than for process 0, whose checkpoints "
+            "need a part of every process: choose one on a disk that all machines share, or gs://bucket/run"
+        )
 
 
 def describe_run(mesh: Mesh, *, n_steps: int, learning_rate: Schedule, **numbers: int) -> None:

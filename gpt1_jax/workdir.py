@@ -28,7 +28,7 @@ from absl import logging
 from gpt1_jax.config import flatten
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import first_missing, json_text, similar, write_json
-from gpt1_jax.lock import release_lock, take_lock
+from gpt1_jax.lock import LOCK, release_lock, take_lock
 from gpt1_jax.mirror import checkpoints_of, try_push
 
 CONFIG = "config.json"
@@ -57,6 +57,15 @@ class Workdir:
             try_push(self.path)
             release_lock(self._lock)
             self._lock = None
+
+    def user(self) -> str:
+        """Who has locked it, as its file says: all that see this folder read the same."""
+        if self._lock is not None:  # to open the file, and close it again, would release the lock
+            return os.pread(self._lock, 1000, 0).decode(errors="replace")
+        try:
+            return (self.path / LOCK).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
 
     def forget(self) -> None:
         """Removes config.json again if this is the first run here and nothing else has come into the folder."""
