@@ -15,11 +15,12 @@ from pathlib import Path
 
 from absl import logging
 
-from gpt1_jax import agreement, pretrain
+from gpt1_jax import pretrain
 from gpt1_jax.data.sources import open_source
 from gpt1_jax.errors import InputError
-from gpt1_jax.files import make_directory, write_atomically
+from gpt1_jax.files import make_directory, sha256_of_file, write_atomically
 from gpt1_jax.finetune_config import TASK_TEXTS, FinetuneConfig
+from gpt1_jax.mirror import on_each_disk
 from gpt1_jax.tasks.examples import Example
 from gpt1_jax.train import LoopConfig
 
@@ -83,7 +84,7 @@ def write_texts(examples: Sequence[Example], directory: Path) -> Path:
     """Writes every text of the examples once, in their order, as JSON lines with the field "text"; returns the file."""
     path = directory / TEXTS
 
-    def write() -> None:
+    def write() -> str:
         texts = dict.fromkeys(
             value for example in examples for name, value in example.fields.items() if name != "answers"
         )
@@ -91,6 +92,7 @@ def write_texts(examples: Sequence[Example], directory: Path) -> Path:
         make_directory(directory, "workdir")
         if not path.exists() or path.read_bytes() != lines.encode("utf-8"):
             write_atomically(path, lines.encode("utf-8"))
+        return sha256_of_file(path)
 
-    agreement.on_first(write)
+    on_each_disk(directory, write)
     return path

@@ -171,7 +171,7 @@ def share(workdir: Path) -> None:
     if remote_of(workdir) is None:
         return
     agreement.on_first(lambda: push(workdir))
-    agreement.on_some(lambda: _fetch_tokenizer(workdir), here=jax.process_index() > 0)
+    agreement.on_some(lambda: _fetch_model(workdir), here=jax.process_index() > 0)
 
 
 def on_each_disk(workdir: Path, work: Callable[[], str]) -> None:
@@ -208,12 +208,14 @@ def on_each_disk(workdir: Path, work: Callable[[], str]) -> None:
         )
 
 
-def _fetch_tokenizer(workdir: Path) -> None:
-    url = f"{remote_of(workdir)}/{_MADE_ANEW}"
-    for name, md5 in bucket.list_files(url).items():
-        path = workdir / _MADE_ANEW / name
-        if bucket.md5_of(path) != md5:  # else process 0 is on this machine, or it has been here before
-            bucket.get(f"{url}/{name}", path)
+def _fetch_model(workdir: Path) -> None:
+    """What a model is read from, beside its checkpoints."""
+    url = remote_of(workdir)
+    for name, md5 in bucket.list_files(url, skip=_NOT_OF_A_MODEL).items():
+        if name != "config.json" and not name.startswith(f"{_MADE_ANEW}/"):
+            continue
+        if bucket.md5_of(workdir / name) != md5:  # else process 0 is on this machine, or it has been here before
+            bucket.get(f"{url}/{name}", workdir / name)
 
 
 def _open(url: str, local: Path) -> None:

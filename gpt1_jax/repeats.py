@@ -141,7 +141,7 @@ def _run_all(run_one: RunOne, config: FinetuneConfig, workdir: Path, metric: tup
     known = _read(workdir / RESULTS)
 
     def done(stage: str, config: FinetuneConfig, name: str) -> Run:
-        if not agreement.on_first(lambda: (stage, name) in known and (workdir / name).is_dir()):
+        if not all(agreement.on_some(lambda: (stage, name) in known and (workdir / name).is_dir())):
             logging.info("%s", f" {name} ".center(80, "-"))
             metrics = _metrics_or_none(run_one, config, workdir / name)
             known[stage, name] = Run(name, config.seed, config.point(), metrics)

@@ -218,10 +218,12 @@ def test_a_bucket_that_goes_away_ends_a_save_with_its_name(gcs):
 
 TWO = """
 import json, sys
-from gpt1_jax import InputError, distributed, pretrain
+from gpt1_jax import InputError, distributed, finetune, pretrain
 distributed.start()
 try:
     pretrain.run(json.loads(sys.argv[1]), sys.argv[2])
+    for config in json.loads(sys.argv[3]):
+        finetune.run(config, sys.argv[2] + "-tuned", sys.argv[2])
 except InputError as error:
     print("refused:", error)
     distributed.leave(2, together=True)
@@ -229,7 +231,7 @@ distributed.leave(0, together=True)
 """
 
 
-def two_machines(folder, settings, url, texts):
+def two_machines(folder, settings, url, texts, tuned=()):
     """Trains in two processes, each on a machine with its own disk, and gives their outputs."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -246,10 +248,10 @@ def two_machines(folder, settings, url, texts):
             "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
             "GPT1_MIRROR_DIR": str(folder / f"machine{i}" / "mirror"),
         }
-        command = [sys.executable, "-c", TWO, json.dumps(settings | {"source": "jsonl:corpus.jsonl#text"}), url]
+        command = [sys.executable, "-c", TWO, json.dumps(settings | {"source": "jsonl:corpus.jsonl#text"})]
         processes.append(
             subprocess.Popen(
-                command,
+                [*command, url, json.dumps(tuned)],
                 cwd=folder / f"machine{i}",
                 env=environment,
                 text=True,
@@ -263,11 +265,20 @@ def two_machines(folder, settings, url, texts):
 @pytest.mark.slow
 def test_two_machines_without_a_common_disk(gcs, settings, corpus, tmp_path, machine):
     url, text = f"{gcs}/two", (corpus / "corpus.jsonl").read_text()
-    for output, status in two_machines(tmp_path, settings, url, [text, text]):
+    tuned = {
+        "task": {name: [str(corpus / f"{name}.csv")] for name in ("train", "validation")},
+        "batch_size": 32,
+        "epochs": 1,
+        "seeds": 2,
+        "n_buckets": 1,
+        "adapt": {"source": "task", "n_steps": 1, "batch_size": 8, "optimizer": {"warmup_steps": 0}},
+    }
+    for output, status in two_machines(tmp_path, settings, url, [text, text], [tuned, tuned]):  # again: all is there
         assert status == 0, output
-    mirrors = [next((tmp_path / f"machine{i}" / "mirror" / "runs").iterdir()) for i in range(2)]
+    mirrors = [next((tmp_path / f"machine{i}" / "mirror" / "runs").glob("*-two-[0-9a-f]*")) for i in range(2)]
     assert not (mirrors[0] / "checkpoints").exists()
-    assert {path.name for path in mirrors[1].iterdir() if not path.name.startswith(".")} == {"shards", "tokenizer"}
+    here = {path.name for path in mirrors[1].iterdir() if not path.name.startswith(".")}
+    assert here == {"config.json", "shards", "tokenizer"}
     machine()
     local = tmp_path / "local"
     pretrain.run(settings, local)
