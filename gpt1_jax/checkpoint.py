@@ -97,7 +97,8 @@ class Checkpointer:
         self._known_metrics: dict[int, Mapping[str, float]] = {}
         self._quiet = QuietOrbax()
         logging.get_absl_logger().addFilter(self._quiet)
-        drop_repeated_errors()
+        if not read_only:
+            drop_repeated_errors()
         options = ocp.CheckpointManagerOptions(
             create=not read_only,
             cleanup_tmp_directories=not read_only,

@@ -61,15 +61,19 @@ def start(
       RuntimeError: JAX runs already.
     """
     given = (coordinator, num_processes, process_id)
-    if any(value is not None for value in given):
+    if any(value is not None for value in (*given, local_device_ids)):
         if None in given:
-            raise InputError("distributed.start: give coordinator, num_processes and process_id, or none of them")
+            raise InputError(
+                "distributed.start: give coordinator, num_processes and process_id, or none of them; local_device_ids "
+                "goes with them"
+            )
         cluster = Cluster("distributed.start", num_processes, process_id, coordinator, local_device_ids)
     else:
         cluster = find_cluster(environ)
     if cluster is None or cluster.num_processes == 1:
         return False
-    _check_no_backend()
+    if has_begun():
+        raise RuntimeError("jax.distributed is initialized already: call gpt1_jax.distributed.start in its place, once")
     end = time.monotonic() + timeout
     if cluster.coordinator:
         _check_coordinator(cluster, end)
@@ -101,11 +105,6 @@ def leave(status: int, *, together: bool) -> None:
     if together:
         jax.distributed.shutdown()
     os._exit(status)
-
-
-def _check_no_backend() -> None:
-    if jax.distributed.is_initialized():
-        raise RuntimeError("jax.distributed is initialized already: call gpt1_jax.distributed.start in its place, once")
 
 
 def _check_coordinator(cluster: Cluster, end: float) -> None:

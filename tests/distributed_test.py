@@ -30,6 +30,8 @@ def test_one_process_does_nothing():
 def test_incomplete_arguments():
     with pytest.raises(InputError, match="give coordinator, num_processes and process_id, or none"):
         distributed.start("localhost:1234", environ={})
+    with pytest.raises(InputError, match="local_device_ids goes with them"):
+        distributed.start(local_device_ids=(0,), environ={})
 
 
 def test_coordinator_that_does_not_answer(port):
