@@ -39,6 +39,7 @@ def run(main: Callable[[], None], *, several: bool = False) -> None:
             ["auto", "off"],
             "auto: one of several processes where the environment says so (JAX_NUM_PROCESSES, srun, a TPU pod), else "
             "alone; off: alone.",
+            module_name=sys.argv[0],  # so that --help has it
         )
 
     def wrapped(argv: list[str]) -> None:

@@ -78,3 +78,4 @@ cli.run(lambda: print("ran"), several=True)
     assert "Traceback" not in ended.stderr
     off = subprocess.run([*command, "--distributed=off"], env=os.environ | environ, capture_output=True, text=True)
     assert off.stdout == "ran\n"
+    assert "--distributed" in subprocess.run([*command, "--help"], capture_output=True, text=True).stdout
