@@ -3,8 +3,8 @@
 Before training starts much is done by process 0 alone (the lock, the tokenizer, the token shards), and much by each for
 itself; where one fails, the others must not wait for it. So within `together` they meet in one kind of exchange only,
 and a process that fails takes part in the next one, whichever it is, with its failure. From `ready` on, the devices'
-own collectives are under way, and failures are not exchanged any more: a process that fails ends, and JAX ends the
-others (see `distributed`).
+own collectives are under way, and only failures of what `on_all` and its like do are exchanged: after any other a
+process ends, and JAX ends the others (see `distributed`).
 
 In one process all of it does what it would do without: `on_first(work)` is `work()`.
 """
@@ -64,7 +64,7 @@ def together() -> Iterator[None]:
 
 
 def ready() -> None:
-    """All processes have come so far, and what fails from now on is not exchanged any more."""
+    """All processes have come so far; the end of what `together` began."""
     global _sharing
     on_all(lambda: None)
     _sharing = False

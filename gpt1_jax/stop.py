@@ -74,7 +74,7 @@ def _stop(signum: int, frame: object) -> None:
         raise KeyboardInterrupt
     _signum = signum
     logging.warning("%s: finishing the update in progress, then saving", signal.Signals(signum).name)
-    if jax.process_count() > 1:  # only together
+    if signal.getsignal(signal.SIGTERM) is not _stop:  # one of several processes: only together
         os.kill(os.getpid(), signal.SIGTERM)
 
 
