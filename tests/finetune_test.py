@@ -144,6 +144,7 @@ def test_stopped_in_an_epoch_and_continued_is_the_same_run(settings, pretrained,
     assert result.metrics == finetuned[0].metrics
 
 
+@pytest.mark.slow
 def test_overfits_sixteen_sentences(settings, corpus, tmp_path, pretrained):
     """Any labels can be learned by heart."""
     rows = (corpus / "train.csv").read_text().splitlines()[:17]

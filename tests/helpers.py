@@ -1,9 +1,13 @@
 """Functions that several test files use; fixtures are in conftest.py."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 from gpt1_jax.model import GPT1
 
@@ -15,3 +19,11 @@ def random_params(model: GPT1, *, scale: float = 0.3, seed: int = 1) -> dict[str
     params = jax.tree.map(lambda x: scale * rng.normal(size=x.shape).astype(np.float32), shapes)
     params["tokens_embed"]["embedding"][model.config.n_rows :] = 0
     return params
+
+
+def pip_install(target: Path, *arguments: str) -> None:
+    """Installs packages into a folder of their own, which may stand in PYTHONPATH; skips the test where it cannot."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", f"--target={target}", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        pytest.skip(f"pip cannot install {' and '.join(arguments)}: {result.stderr.strip()[-300:]}")

@@ -1,13 +1,7 @@
 """Accumulation, remat, bfloat16 and the chunked loss: all sixteen combinations, with all dropout on; and memory."""
 
 import dataclasses
-import importlib.util
 import itertools
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -131,34 +125,3 @@ def test_compiled_memory_falls():
     plain = temporary()
     assert temporary(chunk=8) < 0.6 * plain
     assert temporary(accumulation=4) < 0.4 * plain
-
-
-LIBTPU = os.environ.get("GPT1_LIBTPU", "")  # as in launch/compile_test.py
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not LIBTPU and importlib.util.find_spec("libtpu") is None,
-    reason="the TPU's compiler is not here: name a folder that has libtpu in GPT1_LIBTPU",
-)
-def test_compiled_memory_falls_with_remat(tmp_path):
-    """For a TPU: XLA's CPU compiler schedules all of what is recomputed before the backward pass, and saves nothing."""
-    sizes = {"n_embd": 256, "n_head": 4, "n_ctx": 128, "vocab_size": 1000, "n_layer": 4}
-    temporary = {}
-    for remat in ("none", "full"):
-        model = [f"--config.model.{name}={value}" for name, value in {**sizes, "remat": remat}.items()]
-        figures = tmp_path / f"{remat}.json"
-        ended = subprocess.run(
-            [
-                *(sys.executable, "launch/compile.py", "--config=configs/pretrain.py", "--topology=v5e:2x4", *model),
-                *("--config.batch_size=128", "--config.loss.chunk=32", f"--json={figures}"),
-            ],
-            cwd=Path(__file__).parents[1],
-            env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": LIBTPU},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ended.returncode == 0, ended.stderr
-        temporary[remat] = json.loads(figures.read_text(encoding="utf-8"))["temp_bytes"]
-    assert temporary["full"] < 0.8 * temporary["none"]  # seen: 22.3 and 30.7 MB

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers import pip_install
 
 CASES = Path(__file__).with_name("transformers_cases.py")
 WANTED = ("torch==2.13.0", "transformers")
@@ -21,10 +22,7 @@ def packages(tmp_path: Path) -> Iterator[str]:
         yield ""
         return
     target = tmp_path / "packages"
-    command = [sys.executable, "-m", "pip", "install", "--quiet", f"--target={target}", *WANTED]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        pytest.skip(f"pip cannot install {' and '.join(WANTED)}: {result.stderr.strip()[-300:]}")
+    pip_install(target, *WANTED)
     yield str(target)
     shutil.rmtree(target)  # more than a gigabyte
 

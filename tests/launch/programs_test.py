@@ -41,17 +41,6 @@ def test_finetune_evaluate_and_generate(corpus, pretrained, tmp_path):
     assert shown[0] in evaluated.stdout
     assert output.exists()
 
-    asked = launch(
-        "evaluate",
-        f"--checkpoint={pretrained}",
-        "--zero_shot={text} It was {label} .",
-        f"--data={corpus}/test.csv",
-        *("--labels=negative,positive", "--label_words=negative=dull", "--label_words=positive=warm", "--score=total"),
-    )
-    assert asked.returncode == 0, asked.stderr
-    assert asked.stdout.startswith("test accuracy  ")
-    assert "scored 38 candidates" in asked.stderr
-
     for split in ("train", "dev"):
         (tmp_path / f"{split}.tsv").write_text("x\t1\t\tA warm film .\nx\t0\t*\tFilm a warm .\n", encoding="utf-8")
     named = launch("evaluate", f"--checkpoint={pretrained}", "--zero_shot=cola", "--task=cola", f"--data={tmp_path}")

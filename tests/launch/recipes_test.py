@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -18,6 +20,7 @@ def launch(program: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.slow
 def test_seeds_and_a_sweep_after_adapting(corpus, pretrained, tmp_path):
     command = (
         "finetune",
@@ -53,6 +56,7 @@ def test_seeds_and_a_sweep_after_adapting(corpus, pretrained, tmp_path):
     assert "validation accuracy" in evaluated.stdout
 
 
+@pytest.mark.slow
 def test_pre_training_goes_on(corpus, pretrained, tmp_path):
     result = launch(
         "pretrain",
