@@ -2,9 +2,7 @@
 
 import csv
 import functools
-import http
 import json
-import logging as standard_logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 os.environ["XLA_FLAGS"] = f"{FLAGS} {os.environ.get('XLA_FLAGS', '')}"
 
+import gcs_emulator  # noqa: E402
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
@@ -126,49 +125,6 @@ def pretrained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A bucket, gs://bucket, of an emulator of Google Cloud Storage: TensorStore, gcsfs and Google's client use it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # asks a service that the emulator lacks
-        patch.setenv("NO_GCE_CHECK", "true")  # there are no credentials to be looked for
-        patch.setenv("GOOGLE_CLOUD_PROJECT", "none")
+    with gcs_emulator.bucket() as url, pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPT1_MIRROR_DIR", str(tmp_path_factory.mktemp("mirror")))
-        server = pytest.importorskip("gcp_storage_emulator.server", reason="needs the extra [test]")
-        pytest.importorskip("gcsfs", reason="needs the extra [gcs]")
-        _with_generations(patch)
-        standard_logging.getLogger("gcp_storage_emulator").setLevel(standard_logging.CRITICAL)
-        emulator = server.create_server("localhost", 0, in_memory=True, default_bucket="bucket")
-        emulator.start()
-        emulator._api._httpd.handle_error = lambda *_: None  # of connections that a client closes
-        for name in ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL"):
-            patch.setenv(name, f"http://localhost:{emulator._api._httpd.server_address[1]}")
-        yield "gs://bucket"
-        emulator.stop()
-
-
-def _with_generations(patch: pytest.MonkeyPatch) -> None:
-    """What the emulator lacks: TensorStore reads an object's generation, and writes only if it is still the same."""
-    from gcp_storage_emulator.exceptions import NotFound
-    from gcp_storage_emulator.handlers import objects
-
-    download, upload = objects.download, objects._media_upload
-
-    def generation(storage: Any, bucket: str, name: str) -> str:
-        try:
-            return storage.get_file_obj(bucket, name)["generation"]
-        except NotFound:
-            return "0"
-
-    def tell_generation(request: Any, response: Any, storage: Any) -> None:
-        download(request, response, storage)
-        names = request.params["bucket_name"], request.params["object_id"]
-        response["x-goog-generation"] = generation(storage, *names)
-
-    def upload_if_same(request: Any, response: Any, storage: Any) -> None:
-        expected = request.query.get("ifGenerationMatch")
-        names = request.params["bucket_name"], request.query["name"][0]
-        if expected and expected[0] != generation(storage, *names):
-            response.status = http.HTTPStatus.PRECONDITION_FAILED
-            return
-        upload(request, response, storage)
-
-    patch.setattr(objects, "download", tell_generation)
-    patch.setattr(objects, "_media_upload", upload_if_same)
+        yield url
