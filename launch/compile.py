@@ -60,7 +60,7 @@ def main() -> None:
     if len(machines) > 1 and reports:
         print(report.comparison(reports))
     if JSON.value and reports:
-        figures = report.as_json(reports)
+        figures = [one.figures() for one in reports]
         write_json(Path(JSON.value), figures[0] if len(machines) == 1 else figures)
     if refused:
         raise InputError(f"{len(refused)} of {len(machines)} topologies were refused, see above")

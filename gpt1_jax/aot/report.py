@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from gpt1_jax.aot.chips import GIB
 from gpt1_jax.aot.compiler import Report
@@ -130,8 +130,3 @@ def _ms(value: float | None) -> str:
 
 def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.2f}"
-
-
-def as_json(reports: Iterable[Report]) -> list[dict[str, object]]:
-    """The reports as JSON values."""
-    return [report.figures() for report in reports]

