@@ -37,7 +37,7 @@ from gpt1_jax.optim import OptimizerConfig, make_lm_schedule, make_optimizer, ma
 from gpt1_jax.outcome import write_outcome
 from gpt1_jax.pretrained import Params, load_pretrained, model_record
 from gpt1_jax.repeats import Repeats
-from gpt1_jax.runs import describe_run, open_run, train
+from gpt1_jax.runs import check_sizes, describe_run, open_run, train
 from gpt1_jax.sharding import check_mesh, make_mesh, row_blocks
 from gpt1_jax.stop import stopping_at
 from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, shared_buckets, task_metrics
@@ -131,14 +131,7 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
     drawn = [i for i in range(start.config.n_layer) if f"h_{i}" not in (start.params or {})]
     if config.freeze != "none" and drawn:
         logging.warning("freeze=%r: %d blocks were not trained and stay as they are drawn", config.freeze, len(drawn))
-    check_mesh(
-        mesh,
-        batch_size=config.batch_size,
-        n_head=start.config.n_head,
-        n_embd=start.config.n_embd,
-        accumulation_steps=config.accumulation_steps,
-        shard_optimizer=config.mesh.shard_optimizer,
-    )
+    check_sizes(config, start.config, mesh)
     examples = load_examples(spec)
     if "train" not in examples:
         raise InputError(f"task {spec.name!r} has no training split; give the files in task.train or task.data")

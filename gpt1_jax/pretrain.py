@@ -35,8 +35,8 @@ from gpt1_jax.mirror import mirror, on_each_disk, share
 from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.optim import OptimizerConfig, make_optimizer, make_schedule
 from gpt1_jax.pretrained import Params, check_tokenizer, model_record
-from gpt1_jax.runs import Trained, check_seed, describe_run, open_run, train, write_results
-from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, row_blocks
+from gpt1_jax.runs import Trained, check_seed, check_sizes, describe_run, open_run, train, write_results
+from gpt1_jax.sharding import MeshConfig, make_mesh, row_blocks
 from gpt1_jax.stop import stopping_at
 from gpt1_jax.text_evaluator import TextEvaluator
 from gpt1_jax.tokenizers import Tokenizer
@@ -160,14 +160,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
     if corpus is not None:
         config = _with_corpus(config, corpus, init_from)
     start = _start(config, init_from)
-    check_mesh(
-        mesh,
-        batch_size=config.batch_size,
-        n_head=start.config.n_head,
-        n_embd=start.config.n_embd,
-        accumulation_steps=config.accumulation_steps,
-        shard_optimizer=config.mesh.shard_optimizer,
-    )
+    check_sizes(config, start.config, mesh)
     if corpus is not None:
         _check_corpus(corpus, start)
     elif not config.source:

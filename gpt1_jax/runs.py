@@ -27,7 +27,7 @@ from gpt1_jax.metrics import MetricsWriter, Progress
 from gpt1_jax.mirror import checkpoints_of, remote_of
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 from gpt1_jax.optim import Schedule
-from gpt1_jax.sharding import abstract_sharded, jit_init, place
+from gpt1_jax.sharding import abstract_sharded, check_mesh, jit_init, place
 from gpt1_jax.train import HostBatch, LoopConfig, Schedules, TrainState, TrainStep, fit, initial_state
 from gpt1_jax.version import __version__
 from gpt1_jax.workdir import Workdir, open_workdir
@@ -51,6 +51,18 @@ def check_seed(seed: int) -> None:
     """
     if not 0 <= seed < 1 << 32:
         raise InputError(f"seed={seed} must be from 0 to {(1 << 32) - 1}")
+
+
+def check_sizes(config: Any, model: GPT1Config, mesh: Mesh) -> None:
+    """Refuses sizes of a `PretrainConfig` or `FinetuneConfig` that do not divide over the mesh, see `check_mesh`."""
+    check_mesh(
+        mesh,
+        batch_size=config.batch_size,
+        n_head=model.n_head,
+        n_embd=model.n_embd,
+        accumulation_steps=config.accumulation_steps,
+        shard_optimizer=config.mesh.shard_optimizer,
+    )
 
 
 @contextlib.contextmanager

@@ -23,7 +23,8 @@ from gpt1_jax.model import GPT1
 from gpt1_jax.model_config import N_SPECIAL, GPT1Config, ReadOut
 from gpt1_jax.optim import make_lm_schedule, make_schedule
 from gpt1_jax.pretrain import PretrainConfig
-from gpt1_jax.sharding import check_mesh, make_mesh
+from gpt1_jax.runs import check_sizes
+from gpt1_jax.sharding import make_mesh
 from gpt1_jax.tasks.config import DATA_SETS, make_spec
 from gpt1_jax.tasks.readout import make_readout
 from gpt1_jax.train import TrainStep, initial_state
@@ -79,7 +80,8 @@ def make_program(config: Any, devices: Sequence[Any], *, length: int | None = No
 
 def _pretrain_program(config: PretrainConfig, devices: Sequence[Any]) -> Program:
     model = GPT1(GPT1Config(**config.model.given()))
-    mesh = _checked_mesh(config, model, devices)
+    mesh = make_mesh(config.mesh, list(devices))
+    check_sizes(config, model.config, mesh)
     shape = (config.batch_size, model.config.n_ctx)
     batch = {"tokens": _array(shape, jnp.int32), "mask": _array(shape, jnp.float32)}
     schedules = {"learning_rate": make_schedule(config.optimizer, config.n_steps or _LONG)}
@@ -89,7 +91,8 @@ def _pretrain_program(config: PretrainConfig, devices: Sequence[Any]) -> Program
 def _finetune_program(config: FinetuneConfig, devices: Sequence[Any], length: int | None) -> Program:
     readout = task_readout(config)
     model = GPT1(GPT1Config(**{**config.model.given(), "n_special": N_SPECIAL}), readout)
-    mesh = _checked_mesh(config, model, devices)
+    mesh = make_mesh(config.mesh, list(devices))
+    check_sizes(config, model.config, mesh)
     length = model.config.n_ctx if length is None else length
     if not 2 <= length <= model.config.n_ctx:
         raise InputError(f"length={length} must be from 2 to n_ctx={model.config.n_ctx}")
@@ -123,19 +126,6 @@ def task_readout(config: FinetuneConfig) -> ReadOut:
     if spec.labels is None and spec.score_range is None:
         spec = dataclasses.replace(spec, labels=("0", "1"))
     return make_readout(spec)
-
-
-def _checked_mesh(config: Any, model: GPT1, devices: Sequence[Any]) -> Mesh:
-    mesh = make_mesh(config.mesh, list(devices))
-    check_mesh(
-        mesh,
-        batch_size=config.batch_size,
-        n_head=model.config.n_head,
-        n_embd=model.config.n_embd,
-        accumulation_steps=config.accumulation_steps,
-        shard_optimizer=config.mesh.shard_optimizer,
-    )
-    return mesh
 
 
 def _program(
