@@ -25,7 +25,7 @@ trained_with() {
   for argument in "$@"; do
     case "$argument" in
       --workdir=*) workdir=${argument#--workdir=} ;;
-      --*=*) ;;
+      --*) ;; # also of a switch, such as --config.mesh.shard_optimizer
       *) usage "unexpected argument '$argument'; values are given as --name=value" ;;
     esac
   done

@@ -33,6 +33,8 @@ def test_groups_that_are_no_axis_are_part_of_one():
     assert find_collectives(module, {"data": 2, "tensor": 2}) == [
         Collective("all-reduce", "part of data+tensor", 2, 32)
     ]
+    nobody = parse_module(text.replace("{{0,3},{1,2}}", "{{0},{1},{2},{3}}"))
+    assert find_collectives(nobody, {"data": 2, "tensor": 2}) == []
     everybody = parse_module(text.replace("{{0,3},{1,2}}", "{}"))
     assert find_collectives(everybody, {"data": 2, "tensor": 2}) == [Collective("all-reduce", "data+tensor", 4, 32)]
 

@@ -16,6 +16,7 @@ from gpt1_jax.clusters import find_cluster
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "launch" / "cluster"
 ARGUMENTS = ["--config=configs/pretrain.py:small", "--config.source=text:it's here/**/*.txt"]
+ARGUMENTS += ["--config.mesh.shard_optimizer"]
 CLOUD = [*ARGUMENTS, "--workdir=gs://bucket/run"]
 
 
@@ -200,12 +201,14 @@ def test_what_is_wrong_is_said_before_anything_runs(name, arguments, environment
 def test_skypilot_starts_the_program_on_every_machine(tmp_path, environment, processes):
     task = yaml.safe_load((FOLDER / "skypilot.yaml").read_text())
     assert task["resources"]["job_recovery"]["recover_on_exit_codes"] == [143]
+    assert task["envs"]["PROGRAM"] == "launch/pretrain.py"
     (tmp_path / ".venv").mkdir()
     fake(tmp_path / ".venv" / "bin", "python", "env -0")
-    environment = {**task["envs"], "ARGS": shlex.join(CLOUD), "PATH": os.environ["PATH"], **environment}
+    environment = {**task["envs"], "PROGRAM": "launch/finetune.py", "PATH": os.environ["PATH"], **environment}
+    environment["ARGS"] = shlex.join(CLOUD)
     done = subprocess.run(["bash", "-c", task["run"]], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert calls(tmp_path / ".venv" / "bin", "python") == [" ".join(["launch/pretrain.py", *CLOUD])]
+    assert calls(tmp_path / ".venv" / "bin", "python") == [" ".join(["launch/finetune.py", *CLOUD])]
     found = find_cluster(dict(line.split("=", 1) for line in done.stdout.split("\0") if line))
     assert (found and found.num_processes) == processes
     if found:
