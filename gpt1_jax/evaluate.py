@@ -145,7 +145,7 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
     """
     config = from_config(EvaluateConfig, config)
     _check(config)
-    checkpoint = copy_of(checkpoint)
+    given, checkpoint = str(checkpoint), copy_of(checkpoint)
     stored = read_config(checkpoint) if format_of(checkpoint) == "gpt1_jax" else {}
     if config.zero_shot:
         heuristic = make_heuristic(config.zero_shot, config.label_words, config.score)
@@ -164,8 +164,8 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
             model, params, tokenizer, spec, heuristic, names, batch_size=config.batch_size, mesh=mesh
         )
         if config.predictions:
-            about = {"checkpoint": str(checkpoint), "zero_shot": config.zero_shot}
-            return write_zero_shot(Path(config.predictions), spec, found, **about)
+            folder = Path(config.predictions)
+            return write_zero_shot(folder, spec, found, checkpoint=given, zero_shot=config.zero_shot)
         return {split: result.summary for split, result in found.items()}
     if config.source or (model.readout is None and not config.data):
         return _evaluate_text(config, checkpoint, stored, model, params, tokenizer, mesh)
@@ -185,7 +185,7 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
         predicted[name] = evaluator(params)
     if config.predictions:
         folder = Path(config.predictions)
-        return write_outcome(folder, spec, model.readout, splits, predicted, checkpoint=str(checkpoint))
+        return write_outcome(folder, spec, model.readout, splits, predicted, checkpoint=given)
     return {name: task_metrics(spec, splits[name], *predicted[name]) for name in predicted}
 
 

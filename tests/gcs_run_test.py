@@ -127,7 +127,7 @@ def test_every_program_reads_it(moved, machine, corpus, tmp_path):
 
 
 @pytest.mark.slow
-def test_fine_tuning_from_a_bucket_into_a_bucket(moved, machine, corpus, gcs):
+def test_fine_tuning_from_a_bucket_into_a_bucket(moved, machine, corpus, gcs, tmp_path):
     url = f"{gcs}/reviews"
     config = {
         "task": {"train": (f"{corpus}/train.csv",), "validation": (f"{corpus}/validation.csv",)},
@@ -141,7 +141,8 @@ def test_fine_tuning_from_a_bucket_into_a_bucket(moved, machine, corpus, gcs):
     machine()
     model, _, _ = load_pretrained(url)
     assert model.readout.labels == result.model.readout.labels
-    assert evaluate.run(url)["validation"] == result.metrics["validation"]
+    assert evaluate.run(url, {"predictions": f"{tmp_path}"})["validation"] == result.metrics["validation"]
+    assert json.loads((tmp_path / "results.json").read_text())["checkpoint"] == url
 
 
 @pytest.fixture
