@@ -107,6 +107,7 @@ class Checkpointer:
             preservation_policy=_Keep(keep_latest, keep_every, self._best_of),
             async_options=ocp.AsyncOptions(post_finalization_callback=self._write_manifest),
         )
+        agreement.on_all(lambda: None)  # Orbax's processes meet in ways of their own, where one that failed is not met
         with self._reaching():
             self._manager = _Manager(self._directory, options=options)
 

@@ -28,6 +28,7 @@ def main(port: int, process_id: int, folder: Path, jobs: dict[str, Any]) -> None
         "bad on 0": lambda: agreement.on_first(lambda: fail_on(0, process_id, InputError("0 cannot write"))),
         "bug on 1": lambda: agreement.on_all(lambda: fail_on(1, process_id, ZeroDivisionError("in 1"))),
         "in use": lambda: pretrain.run(jobs["pretrain"], folder / "in use"),
+        "missing on 1": lambda: evaluate.run(folder / ("nowhere" if process_id else "resumed")),
         "not shared": lambda: pretrain.run(jobs["pretrain"], folder / f"of {process_id}" / "run"),
     }.items():
         found[name] = failure_of(work)
