@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Container, Iterator
@@ -18,7 +19,7 @@ from typing import Any
 
 from gpt1_jax.errors import InputError
 
-_URL = re.compile(r"gs:/{1,2}(?=[^/])")  # with one slash it has been a `pathlib.Path`
+_URL = re.compile(r"gs:(/{1,2}|$)")  # with one slash it has been a `pathlib.Path`
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -51,6 +52,9 @@ def prepare(url: str) -> None:
         import google.cloud.storage  # noqa: F401  # what Orbax asks for buckets with a hierarchy
     except ImportError as error:
         raise InputError(f"{url} needs {error.name}: pip install 'gpt1-jax[gcs]'") from error
+    gcsfs_log = logging.getLogger("gcsfs")
+    if gcsfs_log.level == logging.NOTSET:  # it logs stack traces of what it raises, and `named` tells
+        gcsfs_log.setLevel(logging.CRITICAL)
     # Its own lists of files would hide what TensorStore and other machines write.
     fsspec.config.conf.setdefault("gs", {}).setdefault("use_listings_cache", False)
 

@@ -31,8 +31,12 @@ def test_addresses(path, url):
         assert bucket.url_of(path) == url
 
 
-@pytest.mark.parametrize("path", ["gs://Bucket/run", "gs://bucket", "gs://bucket/", "gs://b/run", "gs://bucket//run"])
+@pytest.mark.parametrize(
+    "path",
+    ["gs://Bucket/run", "gs://bucket", "gs://b/run", "gs://bucket//run", "gs://", "gs:", "gs:///a/run", Path("gs://")],
+)
 def test_addresses_that_no_folder_has_are_refused(path):
+    assert bucket.is_url(path)
     with pytest.raises(InputError, match="gs://bucket/folder"):
         bucket.url_of(path)
 
@@ -121,7 +125,8 @@ def test_a_bucket_that_is_closed_to_these_credentials(at_address):
         server.shutdown()
 
 
-def test_a_bucket_out_of_reach(at_address):
+def test_a_bucket_out_of_reach(at_address, caplog):
     at_address("http://localhost:9")
     with pytest.raises(InputError, match=r"gs://bucket/run cannot be reached .*localhost:9"):
         bucket.check_writable("gs://bucket/run")
+    assert not caplog.records  # gcsfs keeps its traces to itself
