@@ -21,6 +21,7 @@ import functools
 import hashlib
 import io
 import re
+import tokenize
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,7 +205,8 @@ def read_parts(directory: str | Path) -> list[tuple[Path, Manifest]]:
     if unfinished:
         which = f"part {', '.join(map(str, unfinished))} of {parts} (counted from 0)"
         raise InputError(
-            f"directory={str(directory)!r}: {which} is not finished; prepare it again, which goes on where it stopped"
+            f"directory={str(directory)!r}: {which} is missing or not finished; prepare it with "
+            "launch/prepare.py, which goes on where it stopped"
         )
     ordered = [(folder, manifest) for folder, _, _ in folders if (manifest := Manifest.read(folder)) is not None]
     for folder, manifest in ordered:
@@ -235,7 +237,7 @@ class TokenShards:
 
     @classmethod
     def open(cls, directory: str | Path, side: str = "train") -> Self:
-        """Opens a prepared corpus. Missing and cut files are noticed here, flipped bits by `verify`.
+        """Opens a prepared corpus. Missing, cut and unreadable files are noticed here, other content by `verify`.
 
         Raises:
           InputError: it is not there, not finished or damaged, or no document is on this side.
@@ -276,6 +278,7 @@ class TokenShards:
 
         Raises:
           IndexError: the stream has no such tokens.
+          InputError: what is stored there are no tokens of this vocabulary.
         """
         if not 0 <= start <= stop <= self.n_tokens:
             raise IndexError(f"tokens {start} to {stop} of a stream of {self.n_tokens}")
@@ -285,6 +288,9 @@ class TokenShards:
             if first >= stop:
                 break
             pieces.append(self._tokens(index)[max(start - first, 0) : stop - first])
+            if pieces[-1].max(initial=0) >= self.vocab_size:  # a model would take it for another id
+                folder, shard = self.shards[index]
+                raise InputError(f"{folder / shard.tokens.name}: has ids of no token, so it was changed; {_REPAIR}")
         return np.concatenate(pieces) if pieces else np.empty(0, self._tokens(0).dtype)
 
     def bytes_before(self, positions: np.ndarray) -> np.ndarray:
@@ -308,6 +314,9 @@ class TokenShards:
             for file in (shard.tokens, shard.documents):
                 if damage := file.damage(folder, content=content):
                     raise InputError(f"{damage}; {_REPAIR}")
+            if not content:
+                _load(folder, shard.tokens, (shard.n_tokens,))
+                _load(folder, shard.documents, (shard.n_documents + 1, 2))
 
     @functools.cached_property
     def _starts(self) -> np.ndarray:
@@ -321,7 +330,7 @@ class TokenShards:
 
     def _map(self, index: int) -> np.ndarray:
         folder, shard = self.shards[index]
-        return np.load(folder / shard.tokens.name, mmap_mode="r", allow_pickle=False)
+        return _load(folder, shard.tokens, (shard.n_tokens,))
 
     @functools.cached_property
     def _document_starts(self) -> tuple[np.ndarray, np.ndarray]:
@@ -331,7 +340,19 @@ class TokenShards:
         """
         starts, origin = [], np.zeros(2, np.int64)
         for folder, shard in self.shards:
-            table = np.load(folder / shard.documents.name, allow_pickle=False) + origin
+            table = _load(folder, shard.documents, (shard.n_documents + 1, 2)) + origin
             starts.append(table[:-1])
             origin = table[-1]
         return tuple(np.concatenate([*starts, origin[None]]).T)
+
+
+def _load(folder: Path, file: StoredFile, shape: tuple[int, ...]) -> np.ndarray:
+    """The array of a file, mapped: only its first bytes, which say of what shape it is, are read."""
+    path = folder / file.name
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, SyntaxError, tokenize.TokenError):  # how NumPy reads a header that is none
+        array = None
+    if array is None or array.shape != shape or array.dtype.kind not in "iu":
+        raise InputError(f"{path}: has another header than was written; {_REPAIR}")
+    return array

@@ -89,7 +89,7 @@ def test_what_is_still_to_do(texts, tokenizer, tmp_path):
     assert still_to_do(tmp_path) == ([], 0)
     prepare(texts, tokenizer, tmp_path, parts=3, part=1)
     assert still_to_do(tmp_path) == ([0, 2], 3)
-    with pytest.raises(InputError, match=r"part 0, 2 of 3 \(counted from 0\) is not finished"):
+    with pytest.raises(InputError, match=r"part 0, 2 of 3 \(counted from 0\) is missing or not finished"):
         verify(tmp_path)
     prepare(texts, tokenizer, tmp_path, parts=3)
     assert still_to_do(tmp_path) == ([], 3)

@@ -77,7 +77,7 @@ def test_the_size_of_shards_does_not_change_the_stream(prepared, texts, tokenize
 def test_parts_by_several_processes_or_in_turn(prepared, texts, tokenizer, tmp_path):
     """And the stream of tokens does not depend on the number of parts."""
     for part in (2, 0, 1):
-        with pytest.raises(InputError, match=r"holds no token shards|is not finished"):
+        with pytest.raises(InputError, match=r"holds no token shards|is missing or not finished"):
             TokenShards.open(tmp_path / "apart")
         prepare(texts, tokenizer, tmp_path / "apart", part=part, parts=3)
     prepare(texts, tokenizer, tmp_path / "in turn", parts=3)
@@ -123,7 +123,7 @@ def test_after_a_crash_at_any_write_the_same_call_finishes(
     with pytest.raises(Crash):
         prepare(texts, tokenizer, tmp_path)
     monkeypatch.undo()
-    with pytest.raises(InputError, match="is not finished"):
+    with pytest.raises(InputError, match="is missing or not finished"):
         TokenShards.open(tmp_path)
     prepare(texts, tokenizer, tmp_path)
     assert snapshot(tmp_path) == snapshot(prepared)

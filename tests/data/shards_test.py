@@ -75,9 +75,31 @@ def test_missing_and_cut_files_are_found_at_once(directory):
         TokenShards.open(directory)
 
 
+@pytest.mark.parametrize("name", ["train-00000.tokens.npy", "heldout-00000.documents.npy"])
+@pytest.mark.parametrize(("place", "byte"), [(0, b"X"), (21, b"'"), (60, b"X"), (60, b"["), (61, b"0")])
+def test_a_changed_header_is_found_at_once(directory, name, place, byte):
+    path = directory / "part-00000-of-00002" / name
+    good = path.read_bytes()
+    path.write_bytes(good[:place] + byte + good[place + 1 :])
+    with pytest.raises(InputError, match=rf"{name}: has another header than was written; delete it"):
+        TokenShards.open(directory, name.split("-")[0])
+
+
+def test_ids_of_no_token_are_never_read(directory, shards):
+    path = directory / "part-00000-of-00002" / "train-00000.tokens.npy"
+    with open(path, "r+b") as file:
+        file.seek(-2, 2)
+        file.write(b"\xff\xff")
+    damaged = TokenShards.open(directory)
+    n_first = damaged.shards[0][1].n_tokens
+    np.testing.assert_array_equal(damaged.read(0, n_first - 1), shards.read(0, n_first - 1))
+    with pytest.raises(InputError, match=rf"{path.name}: has ids of no token, so it was changed; delete it"):
+        damaged.read(0, n_first)
+
+
 def test_a_missing_part_is_named(directory):
     (directory / "part-00001-of-00002" / "manifest.json").unlink()
-    with pytest.raises(InputError, match=r"part 1 of 2 .* is not finished"):
+    with pytest.raises(InputError, match=r"part 1 of 2 .* is missing or not finished"):
         TokenShards.open(directory)
 
 
