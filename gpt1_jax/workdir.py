@@ -245,13 +245,13 @@ def _is_below(name: str, fields: tuple[str, ...]) -> bool:
 def _check_same_run(path: Path, old: Mapping[str, Any], new: Mapping[str, Any], mutable: tuple[str, ...]) -> None:
     """Raises an InputError that lists the fields which differ and must not; logs those that may."""
     before, now = flatten(old), flatten(new)
-    refused = []
+    changed, refused = [], []
     for name in sorted(before.keys() | now.keys()):
         there, here = (json.dumps(fields[name]) if name in fields else "absent" for fields in (before, now))
         if there == here or (name in before and name in now and before[name] == now[name]):  # 1 and 1.0
             continue
         if _is_below(name, mutable):
-            logging.info("%s: %s was %s, is %s from now on", path, name, there, here)
+            changed.append(f"{name} was {there}, is {here}")
         else:
             refused.append(f"{name} is {there} there, {here} here")
     if refused:
@@ -260,6 +260,8 @@ def _check_same_run(path: Path, old: Mapping[str, Any], new: Mapping[str, Any], 
             "To resume that run, give its values; to start one with these, choose another workdir"
             + (f". What may change on a resume: {', '.join(mutable)}." if mutable else ".")
         )
+    for change in changed:
+        logging.info("%s: %s from now on", path, change)
 
 
 def _why_no_workdir(path: Path) -> str:

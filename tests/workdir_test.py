@@ -47,7 +47,8 @@ def current_umask() -> int:
     return mask
 
 
-def test_every_differing_field_is_named_with_both_values(tmp_path: Path):
+def test_every_differing_field_is_named_with_both_values(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO", logger="absl")
     open_workdir(tmp_path, CONFIG).close()
     config = changed(optim__lr=1e-3, model__n_layer=4, n_steps=200)
     del config["optim"]["betas"]
@@ -60,6 +61,7 @@ def test_every_differing_field_is_named_with_both_values(tmp_path: Path):
     assert "n_steps is" not in message
     assert "What may change on a resume: log, n_steps" in message
     assert read_config(tmp_path)["n_steps"] == 100
+    assert "from now on" not in caplog.text  # nothing is said of what did not come to be
     open_workdir(tmp_path, CONFIG).close()  # the refused one let go of the lock
 
 
@@ -87,12 +89,14 @@ def test_before_the_first_checkpoint_other_settings_take_over(tmp_path: Path):
         open_workdir(tmp_path, CONFIG, made_from=made_from)
 
 
-def test_mutable_fields_are_updated(tmp_path: Path):
+def test_mutable_fields_are_updated(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO", logger="absl")
     open_workdir(tmp_path, CONFIG).close()
     with open_workdir(
         tmp_path, changed(n_steps=200, model__dropout={"embd": 0.1}), mutable=("n_steps", "model.dropout")
     ):
         assert read_config(tmp_path) == changed(n_steps=200, model__dropout={"embd": 0.1})
+    assert "n_steps was 100, is 200 from now on" in caplog.text
     with pytest.raises(InputError, match=r"model\.n_embd"):  # a prefix of a name is not its parent
         open_workdir(tmp_path, changed(n_steps=200, model__n_embd=1), mutable=("model.n", "model.dropout"))
 
