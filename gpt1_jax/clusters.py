@@ -48,6 +48,8 @@ class Cluster:
         """Checks the numbers and the address."""
         if self.num_processes is None or self.process_id is None or self.coordinator is None:
             return
+        if self.num_processes < 1:
+            raise InputError(f"{self.source}: {self.num_processes} processes; there is at least this one")
         if not 0 <= self.process_id < self.num_processes:
             raise InputError(
                 f"{self.source}: process {self.process_id} of {self.num_processes}; the numbers are from 0 to "
@@ -178,7 +180,7 @@ def _tpu_workers(environ: Mapping[str, str]) -> str:
 def _number(environ: Mapping[str, str], name: str) -> int:
     value = environ.get(name, "")
     if not value.isdecimal():
-        raise InputError(f"{name}={value!r} is not a number")
+        raise InputError(f"{name}={value!r} is not a number from 0 on")
     return int(value)
 
 

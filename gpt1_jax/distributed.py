@@ -22,6 +22,7 @@ from collections.abc import Mapping
 import jax
 from absl import logging
 
+from gpt1_jax import agreement
 from gpt1_jax.clusters import Cluster, find_cluster
 from gpt1_jax.errors import InputError
 
@@ -154,7 +155,7 @@ def _check_port(cluster: Cluster, port: int) -> None:
     except OSError as error:
         raise InputError(
             f"{cluster.source}: process 0 cannot wait at port {port} of {cluster.coordinator} ({error.strerror}); "
-            "choose another port, the same for all processes"
+            "see that no other process has the number 0, or choose another port, the same for all processes"
         ) from None
 
 
@@ -197,7 +198,7 @@ def _initialize(cluster: Cluster, end: float, timeout: float, heartbeat: int) ->
 def _check_devices(cluster: Cluster) -> None:
     """Prints what JAX sees, and compares it with what was announced."""
     n, mine = jax.process_count(), jax.local_device_count()
-    if cluster.num_processes not in (None, n):
+    if n == 1 and cluster.num_processes not in (None, n):
         raise InputError(
             f"{cluster.source} says {cluster.num_processes} processes, JAX sees {n} on {jax.default_backend()}: this "
             "backend does not join processes; set JAX_PLATFORMS to the one that is meant"
@@ -209,11 +210,21 @@ def _check_devices(cluster: Cluster) -> None:
             f"the processes have different numbers of devices ({each}); they share every batch evenly: give each the "
             "same (CUDA_VISIBLE_DEVICES, JAX_LOCAL_DEVICE_IDS or SLURM's --gpus-per-task)"
         )
-    expected = len(cluster.local_device_ids or ()) or mine
-    if jax.default_backend() == "gpu" and mine != expected:
-        raise InputError(f"{cluster.source} gives this process {expected} GPUs, JAX sees {mine} of them")
+    agreement.on_all(lambda: _check_announced(cluster, n, mine))
     logging.info(
         "%s: process %d of %d on %s, with %d of %d %s devices",
         *(cluster.source, jax.process_index(), n, socket.gethostname(), mine, jax.device_count()),
         jax.default_backend(),
     )
+
+
+def _check_announced(cluster: Cluster, n: int, n_devices: int) -> None:
+    """What one process alone may have been told wrong."""
+    if cluster.num_processes not in (None, n):
+        raise InputError(
+            f"{cluster.source}: process {jax.process_index()} was told of {cluster.num_processes} processes, process 0 "
+            f"of {n}; give all the same number"
+        )
+    expected = len(cluster.local_device_ids or ()) or n_devices
+    if jax.default_backend() == "gpu" and n_devices != expected:
+        raise InputError(f"{cluster.source} gives this process {expected} GPUs, JAX sees {n_devices} of them")

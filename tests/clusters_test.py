@@ -57,6 +57,8 @@ def test_variables():
     [
         ({"JAX_PROCESS_ID": ""}, "JAX_COORDINATOR_ADDRESS and JAX_NUM_PROCESSES without JAX_PROCESS_ID"),
         ({"JAX_PROCESS_ID": "4"}, "process 4 of 4; the numbers are from 0 to 3"),
+        ({"JAX_PROCESS_ID": "-1"}, "JAX_PROCESS_ID='-1' is not a number from 0 on"),
+        ({"JAX_NUM_PROCESSES": "0", "JAX_PROCESS_ID": "0"}, "0 processes; there is at least this one"),
         ({"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES='two' is not a number"),
         ({"JAX_COORDINATOR_ADDRESS": "10.0.0.1"}, "'10.0.0.1' is no address"),
         ({"JAX_COORDINATOR_ADDRESS": "a:99999"}, "'a:99999' is no address"),

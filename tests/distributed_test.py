@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from two import logs, two
 
 from gpt1_jax import distributed
 from gpt1_jax.clusters import Cluster
@@ -79,3 +80,20 @@ cli.run(lambda: print("ran"), several=True)
     off = subprocess.run([*command, "--distributed=off"], env=os.environ | environ, capture_output=True, text=True)
     assert off.stdout == "ran\n"
     assert "--distributed" in subprocess.run([*command, "--help"], capture_output=True, text=True).stdout
+
+
+def test_different_numbers_of_processes(tmp_path):
+    """Process 0 knows of two, process 1 of three: both end, and say so."""
+    code = """
+import functools
+from gpt1_jax import cli, distributed
+distributed.start = functools.partial(distributed.start, "localhost:PORT", 2 + PROCESS, PROCESS)
+cli.run(lambda: print("went on"), several=True)
+"""
+    with two("-c", code, folder=tmp_path, n_devices=1) as processes:
+        ended = [process.wait(timeout=120) for process in processes]
+    said = logs(tmp_path)
+    assert ended == [2, 2], said
+    assert "error: distributed.start: process 1 was told of 3 processes, process 0 of 2; give all the same" in said
+    assert "went on" not in said
+    assert "Traceback" not in said
