@@ -65,9 +65,10 @@ def make_mesh(config: MeshConfig = MeshConfig(), devices: list[Any] | None = Non
     rest, left = divmod(len(devices), math.prod(size for size in sizes if size != -1))
     sizes = [rest if size == -1 else size for size in sizes]
     if left or math.prod(sizes) != len(devices):
+        remedy = "the product of the others must divide it" if "=-1" in shape else "set one of them to -1 for the rest"
         raise InputError(
-            f"mesh {shape} does not fit {len(devices)} devices: the sizes must multiply to the number of devices; "
-            f"set one of them to -1 to take what is left"
+            f"mesh {shape} does not fit {len(devices)} device{'s' * (len(devices) > 1)}: the sizes must multiply to "
+            f"their number; {remedy}"
         )
     return _lay_out(sizes, devices)
 

@@ -57,7 +57,10 @@ def test_mesh_takes_all_devices():
     ("config", "message"),
     [
         (MeshConfig(data=3), r"mesh data=3, fsdp=1, tensor=1 does not fit 8 devices: .* set one of them to -1"),
-        (MeshConfig(data=-1, fsdp=3), r"mesh data=-1, fsdp=3, tensor=1 does not fit 8 devices"),
+        (
+            MeshConfig(data=-1, fsdp=3),
+            r"data=-1, fsdp=3, tensor=1 does not fit 8 devices: .* the others must divide it",
+        ),
         (MeshConfig(data=1), r"mesh data=1, fsdp=1, tensor=1 does not fit 8 devices"),
         (MeshConfig(data=4, fsdp=4), r"mesh data=4, fsdp=4, tensor=1 does not fit 8 devices"),
         (MeshConfig(data=-1, fsdp=16), r"mesh data=-1, fsdp=16, tensor=1 does not fit 8 devices"),
