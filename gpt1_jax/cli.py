@@ -86,6 +86,7 @@ def _end_of(main: Callable[[], None]) -> _End | None:
     except Interrupted as stop:
         return _End(str(stop), 128 + stop.signum, together=True)
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # another one ends it at once, instead of breaking what ends it
         return _End("interrupted", 128 + signal.SIGINT, together=False)
     return None
 

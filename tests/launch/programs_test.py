@@ -1,6 +1,7 @@
 """The command-line programs: they run, and bad input ends with one line and status 2."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -83,3 +84,23 @@ def test_bad_input_ends_with_one_message(program, arguments, message, tmp_path):
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_ctrl_c_twice_ends_without_a_trace():
+    """The second one comes while the program ends, and what ends it is not done yet."""
+    code = """
+import atexit, time
+from gpt1_jax import cli
+def show_and_wait(text):
+    print(text, flush=True)
+    time.sleep(100)
+atexit.register(show_and_wait, "ending")
+cli.run(lambda: show_and_wait("running"))
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in ("running\n", "ending\n"):
+            assert process.stdout.readline() == line
+            process.send_signal(signal.SIGINT)
+        assert process.wait(60) == -signal.SIGINT
+        assert process.stderr.read().strip() == "interrupted"
