@@ -388,7 +388,7 @@ def write_table(path: Path, rows: Sequence[Row]) -> None:
 
 def main() -> None:
     """Writes the files and prints how to use them."""
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         raise SystemExit(f"usage: python {sys.argv[0]} FOLDER")
     folder = Path(sys.argv[1])
     write_all(folder)
