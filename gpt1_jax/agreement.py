@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -21,7 +22,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from gpt1_jax.config import flatten, to_dict
 from gpt1_jax.errors import InputError
+from gpt1_jax.files import json_text
 from gpt1_jax.stop import Interrupted, raise_if_stopped
 
 T = TypeVar("T")
@@ -116,6 +119,29 @@ def on_some(work: Callable[[], T], *, here: bool = True) -> list[T | None]:
             if all(status == _DONE for status, _ in statuses):
                 return [json.loads(text) for _, text in statuses]
             raise_if_stopped()
+
+
+def check_equal(config: Any, *, apart_from: tuple[str, ...] = ()) -> None:
+    """Refuses processes that were started with other settings than process 0: each would go on with its own.
+
+    Args:
+      config: a dataclass.
+      apart_from: dotted names of fields that may differ.
+
+    Raises:
+      SharedInputError: names the fields and their values on the process that has others.
+    """
+    if jax.process_count() == 1:
+        return
+    fields = {name: value for name, value in flatten(to_dict(config)).items() if name not in apart_from}
+    mine = {zlib.crc32(json_text([name, fields[name]]).encode()): name for name in fields}
+    first = set(on_first(lambda: [*mine]))
+    if mine.keys() != first:
+        other = ", ".join(f"{name}={fields[name]!r}" for crc, name in mine.items() if crc not in first)
+        raise InputError(
+            f"process {jax.process_index()} was started with other settings than process 0: "
+            f"{other or 'fields are missing'}; start the same command everywhere"
+        )
 
 
 class _Task:

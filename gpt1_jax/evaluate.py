@@ -144,6 +144,7 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
       InputError: something in the config, the files or the checkpoint cannot be used.
     """
     config = from_config(EvaluateConfig, config)
+    agreement.check_equal(config)
     _check(config)
     given, checkpoint = str(checkpoint), copy_of(checkpoint)
     stored = read_config(checkpoint) if format_of(checkpoint) == "gpt1_jax" else {}

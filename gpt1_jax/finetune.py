@@ -96,6 +96,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
       gpt1_jax.train.Diverged: the loss is not a number any more.
     """
     config = from_config(FinetuneConfig, config)
+    agreement.check_equal(config)
     workdir = mirror(workdir)
     if not config.is_repeated:
         return _run(config, workdir, init_from, adapted_in=workdir / "adapt")

@@ -154,6 +154,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
       gpt1_jax.train.Diverged: the loss is not a number any more.
     """
     config = from_config(PretrainConfig, config)
+    agreement.check_equal(config, apart_from=("shards",))
     workdir = mirror(workdir)
     mesh = make_mesh(config.mesh)
     corpus = None if config.shards is None else open_corpus(config.shards)

@@ -129,6 +129,10 @@ def test_the_first_process_writes_and_all_know(pair):
         assert found["bad on 0"] == "SharedInputError: 0 cannot write"
         assert found["in use"].startswith("SharedInputError: workdir=")
         assert "is in use by process" in found["in use"]
+        assert found["other flags"] == (
+            "SharedInputError: process 1 was started with other settings than process 0: batch_size=16; start the same "
+            "command everywhere"
+        )
         # Process 0 is on the way to read a checkpoint, for which Orbax has meetings of its own.
         assert found["missing on 1"].startswith(f"SharedInputError: {pair.folder}/nowhere is not a workdir")
         assert found["not shared"].startswith(f"SharedInputError: workdir={pair.folder}/of 1/run is another folder on ")

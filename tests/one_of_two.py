@@ -29,6 +29,7 @@ def main(port: int, process_id: int, folder: Path, jobs: dict[str, Any]) -> None
         "bug on 1": lambda: agreement.on_all(lambda: fail_on(1, process_id, ZeroDivisionError("in 1"))),
         "in use": lambda: pretrain.run(jobs["pretrain"], folder / "in use"),
         "missing on 1": lambda: evaluate.run(folder / ("nowhere" if process_id else "resumed")),
+        "other flags": lambda: pretrain.run(jobs["pretrain"] | {"batch_size": 8 + 8 * process_id}, folder / "other"),
         "not shared": lambda: pretrain.run(jobs["pretrain"], folder / f"of {process_id}" / "run"),
     }.items():
         found[name] = failure_of(work)
