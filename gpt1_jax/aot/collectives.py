@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -100,23 +100,31 @@ def _groups(instruction: Instruction, n_devices: int) -> Groups:
         if match[3]:
             devices = devices.transpose([int(i) for i in match[3].split(",")])
         groups = devices.reshape(shape[0], -1).tolist()
+    elif match := re.search(r"replica_groups=mesh\[((?:'\w+'=\d+,?)+)\] \{((?:'\w+',?)+)\}", text):
+        sizes = {axis: int(size) for axis, size in re.findall(r"'(\w+)'=(\d+)", match[1])}
+        return _along(sizes, re.findall(r"'(\w+)'", match[2]))
+    elif match := re.search(r"(?:replica_groups|source_target_pairs)=(?!\{\}).{,80}", text):
+        raise ValueError(f"the compiler writes groups of devices in a form that is not known here: {match[0]}")
     else:
         groups = [list(range(n_devices))]
     return frozenset(frozenset(group) for group in groups)
 
 
+def _along(mesh_shape: Mapping[str, int], axes: Sequence[str]) -> Groups:
+    """The groups of devices along some axes of a mesh."""
+    devices = np.arange(np.prod(list(mesh_shape.values()))).reshape(list(mesh_shape.values()))
+    moved = np.moveaxis(devices, [list(mesh_shape).index(axis) for axis in axes], range(-len(axes), 0))
+    size = int(np.prod([mesh_shape[axis] for axis in axes]))
+    return frozenset(frozenset(group) for group in moved.reshape(-1, size).tolist())
+
+
 def _axis_names(mesh_shape: Mapping[str, int]) -> dict[Groups, str]:
     """The groups of devices along every set of mesh axes, small sets first."""
     axes = [axis for axis, size in mesh_shape.items() if size > 1]
-    devices = np.arange(np.prod(list(mesh_shape.values()))).reshape(list(mesh_shape.values()))
     names: dict[Groups, str] = {}
     for n in range(1, len(axes) + 1):
         for chosen in itertools.combinations(axes, n):
-            places = [list(mesh_shape).index(axis) for axis in chosen]
-            moved = np.moveaxis(devices, places, range(-n, 0))
-            size = int(np.prod([mesh_shape[axis] for axis in chosen]))
-            groups = frozenset(frozenset(group) for group in moved.reshape(-1, size).tolist())
-            names.setdefault(groups, "+".join(chosen))
+            names.setdefault(_along(mesh_shape, chosen), "+".join(chosen))
     return names
 
 

@@ -37,6 +37,11 @@ def test_groups_that_are_no_axis_are_part_of_one():
     assert find_collectives(nobody, {"data": 2, "tensor": 2}) == []
     everybody = parse_module(text.replace("{{0,3},{1,2}}", "{}"))
     assert find_collectives(everybody, {"data": 2, "tensor": 2}) == [Collective("all-reduce", "data+tensor", 4, 32)]
+    by_axes = parse_module(text.replace("{{0,3},{1,2}}", "mesh['data'=2,'tensor'=2] {'tensor'}"))
+    assert find_collectives(by_axes, {"data": 2, "tensor": 2}) == [Collective("all-reduce", "tensor", 2, 32)]
+    unknown = parse_module(text.replace("{{0,3},{1,2}}", "mesh['data'=4] {'data':(1)2}"))
+    with pytest.raises(ValueError, match="a form that is not known here"):
+        find_collectives(unknown, {"data": 4})
 
 
 def test_what_goes_between_slices_is_sent():
