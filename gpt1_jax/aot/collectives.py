@@ -18,6 +18,13 @@ SEND = "send"
 
 Groups = frozenset[frozenset[int]]
 
+_BY_AXES = (
+    r"replica_groups=mesh\[(?P<mesh>(?:'\w+'=\d+,?)+)\]"
+    r"(?:, device_ids=\(\[(?P<dims>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?\))?"
+    r" \{(?P<axes>(?:'\w+',?)+)\}"
+)
+"""A mesh of the compiler's own, whose devices may be in another order, and the axes of it that a group goes along."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
@@ -100,9 +107,13 @@ def _groups(instruction: Instruction, n_devices: int) -> Groups:
         if match[3]:
             devices = devices.transpose([int(i) for i in match[3].split(",")])
         groups = devices.reshape(shape[0], -1).tolist()
-    elif match := re.search(r"replica_groups=mesh\[((?:'\w+'=\d+,?)+)\] \{((?:'\w+',?)+)\}", text):
-        sizes = {axis: int(size) for axis, size in re.findall(r"'(\w+)'=(\d+)", match[1])}
-        return _along(sizes, re.findall(r"'(\w+)'", match[2]))
+    elif match := re.search(_BY_AXES, text):
+        sizes = {axis: int(size) for axis, size in re.findall(r"'(\w+)'=(\d+)", match["mesh"])}
+        dims = [int(i) for i in match["dims"].split(",")] if match["dims"] else [n_devices]
+        places = np.arange(n_devices).reshape(dims)
+        if match["order"]:
+            places = places.transpose([int(i) for i in match["order"].split(",")])
+        return _along(sizes, re.findall(r"'(\w+)'", match["axes"]), places)
     elif match := re.search(r"(?:replica_groups|source_target_pairs)=(?!\{\}).{,80}", text):
         raise ValueError(f"the compiler writes groups of devices in a form that is not known here: {match[0]}")
     else:
@@ -110,9 +121,9 @@ def _groups(instruction: Instruction, n_devices: int) -> Groups:
     return frozenset(frozenset(group) for group in groups)
 
 
-def _along(mesh_shape: Mapping[str, int], axes: Sequence[str]) -> Groups:
-    """The groups of devices along some axes of a mesh."""
-    devices = np.arange(np.prod(list(mesh_shape.values()))).reshape(list(mesh_shape.values()))
+def _along(mesh_shape: Mapping[str, int], axes: Sequence[str], devices: np.ndarray) -> Groups:
+    """The groups along some axes of a mesh of these devices."""
+    devices = devices.reshape(list(mesh_shape.values()))
     moved = np.moveaxis(devices, [list(mesh_shape).index(axis) for axis in axes], range(-len(axes), 0))
     size = int(np.prod([mesh_shape[axis] for axis in axes]))
     return frozenset(frozenset(group) for group in moved.reshape(-1, size).tolist())
@@ -121,10 +132,11 @@ def _along(mesh_shape: Mapping[str, int], axes: Sequence[str]) -> Groups:
 def _axis_names(mesh_shape: Mapping[str, int]) -> dict[Groups, str]:
     """The groups of devices along every set of mesh axes, small sets first."""
     axes = [axis for axis, size in mesh_shape.items() if size > 1]
+    devices = np.arange(np.prod(list(mesh_shape.values())))
     names: dict[Groups, str] = {}
     for n in range(1, len(axes) + 1):
         for chosen in itertools.combinations(axes, n):
-            names.setdefault(_along(mesh_shape, chosen), "+".join(chosen))
+            names.setdefault(_along(mesh_shape, chosen, devices), "+".join(chosen))
     return names
 
 

@@ -39,6 +39,9 @@ def test_groups_that_are_no_axis_are_part_of_one():
     assert find_collectives(everybody, {"data": 2, "tensor": 2}) == [Collective("all-reduce", "data+tensor", 4, 32)]
     by_axes = parse_module(text.replace("{{0,3},{1,2}}", "mesh['data'=2,'tensor'=2] {'tensor'}"))
     assert find_collectives(by_axes, {"data": 2, "tensor": 2}) == [Collective("all-reduce", "tensor", 2, 32)]
+    moved = "mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}"  # 0, 2, 1, 3: along 'a' are 0 and 1
+    turned = parse_module(text.replace("{{0,3},{1,2}}", moved))
+    assert find_collectives(turned, {"data": 2, "tensor": 2}) == [Collective("all-reduce", "tensor", 2, 32)]
     unknown = parse_module(text.replace("{{0,3},{1,2}}", "mesh['data'=4] {'data':(1)2}"))
     with pytest.raises(ValueError, match="a form that is not known here"):
         find_collectives(unknown, {"data": 4})
