@@ -76,13 +76,18 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
+def is_address(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is an address such as gs://bucket/run, in any storage, or one that was a `Path` since."""
+    return re.match(r"\w{2,}:/", os.fspath(path)) is not None
+
+
 def make_directory(path: Path, field: str) -> None:
     """Creates a folder and its parents.
 
     Raises:
       InputError: it cannot be made, or is an address such as gs://...; `field` is the setting it came from.
     """
-    if re.match(r"\w{2,}:/", str(path)):
+    if is_address(path):
         raise InputError(f"{field}={str(path)!r}: name a folder of this machine, and copy it from there")
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -25,9 +24,10 @@ from typing import Any, Self
 
 from absl import logging
 
+from gpt1_jax.bucket import is_url
 from gpt1_jax.config import flatten
 from gpt1_jax.errors import InputError
-from gpt1_jax.files import first_missing, json_text, similar, write_json
+from gpt1_jax.files import first_missing, is_address, json_text, similar, write_json
 from gpt1_jax.lock import LOCK, release_lock, take_lock
 from gpt1_jax.mirror import checkpoints_of, try_push
 
@@ -108,7 +108,7 @@ def open_workdir(
         configuration, or has checkpoints of an unknown one.
       TypeError: JSON cannot hold `config`.
     """
-    if re.match(r"\w{2,}:/", os.fspath(path)):
+    if is_address(path):
         raise InputError(f"workdir={path} is not on a file system of this machine: choose a local folder, or gs://")
     path = Path(path)
     config = json.loads(json_text(dict(config)))  # as it will be read again
@@ -218,7 +218,7 @@ def has_checkpoint(path: Path) -> bool:
     if not folder.is_dir():
         return False
     finished = [entry for entry in folder.iterdir() if entry.name.isdecimal()]
-    if "://" in os.fspath(folder):  # where no rename, but a file is what finishes it
+    if is_url(folder):  # where no rename, but a file is what finishes it
         return any((entry / "commit_success.txt").exists() for entry in finished)
     return bool(finished)
 
