@@ -77,14 +77,11 @@ def write_outcome(
         "splits": {name: _facts(splits[name]) for name in predicted},
         "reports": reports,
     }
-    write_json(workdir / "results.json", results)
+    _write_results(workdir, spec, results)
     for split, scores in results.get("paper", {}).items():
         for metric, both in scores.items():
             ours = "not known" if both["ours"] is None else f"{both['ours']:.1f} %"
             logging.info("split %s, %s: %s; the paper has %.1f %%", split, metric, ours, both["paper"])
-    submission.write(spec, workdir)
-    for name, report in reports.items():
-        write_report(workdir / "reports", name, report)
     return metrics
 
 
@@ -113,11 +110,16 @@ def write_zero_shot(
         if name in metrics:
             reports[name] = class_report(result.classes, result.probabilities, names)
     splits = {name: {"examples": len(result.ids)} for name, result in found.items()}
-    write_json(workdir / "results.json", {**results, "metrics": metrics, "splits": splits, "reports": reports})
-    submission.write(spec, workdir)
-    for name, report in reports.items():
-        write_report(workdir / "reports", name, report)
+    _write_results(workdir, spec, {**results, "metrics": metrics, "splits": splits, "reports": reports})
     return metrics
+
+
+def _write_results(workdir: Path, spec: TaskSpec, results: Mapping[str, Any]) -> None:
+    """results.json, and what is made of it and of the predictions beside it."""
+    write_json(workdir / "results.json", results)
+    submission.write(spec, workdir)
+    for name, report in results["reports"].items():
+        write_report(workdir / "reports", name, report)
 
 
 def paper_scores(
