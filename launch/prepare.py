@@ -10,7 +10,7 @@ took:
 
     python launch/prepare.py --source='jsonl:corpus/*.jsonl#text' --folder=SHARDS --workers=8
 
-One program reads about 100 MB/s, enough for some 16 workers; a larger machine does several parts at once.
+By the same figures one program keeps some 16 workers busy; a larger machine does several parts at once.
 
 The same on four machines: each runs the command with its own number, 0 to 3.
 
