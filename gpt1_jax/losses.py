@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from gpt1_jax.attention import matmul_precision
 from gpt1_jax.errors import InputError
 from gpt1_jax.model import GPT1
+from gpt1_jax.precision import matmul_precision
 from gpt1_jax.scores import predicted_scores, score_loss
 
 Batch = dict[str, Array]

@@ -19,10 +19,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from gpt1_jax.attention import attention_probabilities, causal_attention, matmul_precision, visible
+from gpt1_jax.attention import causal_attention
 from gpt1_jax.dropout import Dropout, dropout_site
 from gpt1_jax.errors import InputError
+from gpt1_jax.kernels.xla import attention_probabilities, visible
 from gpt1_jax.model_config import ACTIVATIONS, N_SPECIAL, REMAT_POLICIES, GPT1Config, ReadOut
+from gpt1_jax.precision import matmul_precision
 from gpt1_jax.sharding import constrain, look_up
 
 __all__ = ["GPT1", "GPT1Config", "KVCache", "ReadOut", "count_parameters", "param_shapes"]
@@ -96,14 +98,14 @@ class Context:
 
     Attributes:
       rows: int32 [B], global row of the batch (see dropout.py).
-      q_slots: int32 [B or 1, L], slot of each token on the key axis.
+      q_slots: int32 [B, L], slot of each token in the cache, or None without a cache.
       kv_mask: bool [B, L], False where a token is padding, or None.
       start: int32 [B], first cache slot to write, or None without a cache.
       deterministic: True switches dropout off.
     """
 
     rows: Array
-    q_slots: Array
+    q_slots: Array | None
     kv_mask: Array | None
     start: Array | None
     deterministic: bool = flax.struct.field(pytree_node=False)
@@ -270,7 +272,7 @@ class GPT1(nn.Module):
                 positions = jnp.maximum(jnp.cumsum(attention_mask, axis=1) - 1, 0)
         context = Context(
             rows=jnp.arange(tokens.shape[0]) if rows is None else rows,
-            q_slots=jnp.arange(n_tokens)[None, :],
+            q_slots=None,
             kv_mask=attention_mask,
             start=None,
             deterministic=deterministic,

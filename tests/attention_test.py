@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt1_jax.attention import KERNELS, attention_probabilities, causal_attention, select_kernel, visible
+from gpt1_jax.attention import KERNELS, causal_attention, select_kernel
 from gpt1_jax.dropout import Dropout
 from gpt1_jax.errors import InputError
+from gpt1_jax.kernels.xla import attention_probabilities, visible
 
 B, H, HEAD_DIM, RATE = 3, 2, 8, 0.3
 BFLOAT16_ERROR = 0.02  # largest error of an output of size about 1
