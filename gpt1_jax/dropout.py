@@ -55,8 +55,8 @@ def keep_mask(key_words: Array, rows: Array, shape: tuple[int, ...], rate: float
 
 
 def keep_threshold(rate: float) -> Array:
-    """The uint32 below which the bits of a kept entry lie: (1 - rate) * 2^32."""
-    return jnp.uint32(min(math.floor((1.0 - rate) * 2**32), 2**32 - 1))
+    """The int32 below which the bits of a kept entry lie: (1 - rate) * 2^32 - 2^31."""
+    return jnp.int32(min(math.floor((1.0 - rate) * 2**32), 2**32 - 1) - 2**31)
 
 
 def row_words(key_words: Array, rows: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
@@ -71,8 +71,15 @@ def row_words(key_words: Array, rows: Array, shape: tuple[int, ...]) -> tuple[Ar
 
 
 def element_bits(first: Array, second: Array, columns: Array) -> Array:
-    """Second stage: 32 bits for each index of the last axis, from both words of its row."""
-    return _mix(columns * jnp.uint32(_GOLDEN) ^ first, second)
+    """Second stage: 32 bits for each index of the last axis, from both words of its row, as int32.
+
+    What `_mix` does less what a comparison does not see: its last step leaves the high half as it is, its first one
+    brings disorder that `first` already has. With the signed comparison that every vector unit knows, the decision is
+    seven operations an entry.
+    """
+    x = (columns * jnp.uint32(_GOLDEN) ^ first) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15) ^ second) * jnp.uint32(0x846CA68B)
+    return x.astype(jnp.int32)
 
 
 @flax.struct.dataclass

@@ -129,9 +129,9 @@ def test_a_row_keeps_its_mask_in_any_batch(devices):
 
 
 def test_threshold():
-    assert int(keep_threshold(0.0)) == 2**32 - 1
-    assert int(keep_threshold(0.5)) == 2**31
-    assert int(keep_threshold(0.1)) == pytest.approx(0.9 * 2**32, abs=1)
+    assert int(keep_threshold(0.0)) == 2**31 - 1
+    assert int(keep_threshold(0.5)) == 0
+    assert int(keep_threshold(0.1)) == pytest.approx(0.4 * 2**32, abs=1)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
