@@ -1,0 +1,55 @@
+"""How much memory something takes: by the devices' own count, or on a CPU by the process's."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+
+
+class Peak:
+    """What `watch` fills in.
+
+    Attributes:
+      bytes: most that a device held since the program began, or that the process grew to hold on a CPU; None where
+        nothing counts it.
+      of: "device" or "process".
+    """
+
+    bytes: int | None = None
+    of: str = "process"
+
+
+@contextlib.contextmanager
+def watch() -> Iterator[Peak]:
+    """The peak of what happens inside.
+
+    A device counts from the program's beginning, so that the first of several is told exactly, and of the others that
+    they take no more. Under Linux the process's count is begun anew; memory that was freed before and not given back to
+    the system is then not counted again.
+    """
+    peak = Peak()
+    before = _resident("VmRSS")
+    _begin_anew()
+    yield peak
+    statistics = jax.local_devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in statistics:
+        peak.bytes, peak.of = int(statistics["peak_bytes_in_use"]), "device"
+    elif before is not None:
+        peak.bytes = max(0, _resident("VmHWM") - before)
+
+
+def _begin_anew() -> None:
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # see proc(5): resets the peak, VmHWM
+
+
+def _resident(name: str) -> int | None:
+    """A line of /proc/self/status in bytes, or None where there is no such file."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith(name + ":"):
+                return int(line.split()[1]) << 10
+    return None

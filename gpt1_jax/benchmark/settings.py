@@ -1,0 +1,104 @@
+"""What is measured: from the config files of training, and the command line, to the configs of both workflows."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from gpt1_jax.benchmark import peers
+from gpt1_jax.config import from_config
+from gpt1_jax.errors import InputError
+from gpt1_jax.finetune_config import FinetuneConfig
+from gpt1_jax.model_config import GPT1Config
+from gpt1_jax.pretrain import PretrainConfig
+
+PARTS = ("pretrain",)
+"""In this order. Beside them there is "kernels", for where attention has several."""
+
+_CPU_BATCH = {"pretrain": 2, "finetune": 8, "evaluate": 8, "load": 2}
+"""A recipe's batch takes a CPU minutes for one update."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The command line, checked.
+
+    Attributes:
+      pretrain: the config of the parts that know no task.
+      finetune: that of fine-tuning; the network, the mesh and the loss are the same.
+      parts: see `PARTS`.
+      peers: who else does the same work, see `peers.PEERS`.
+      batch_sizes: rows of a batch; empty: the config's, on a CPU fewer.
+      decode_batch_sizes: texts that are continued at once.
+      new_tokens: that each of them gets.
+      repeats: most rounds of a case.
+      seconds: after which no further round of a case begins.
+      source: text to tokenize; "" makes some up.
+      tokenizer: a folder with one; None learns one from the text.
+      profile: folder for traces; None makes none.
+    """
+
+    pretrain: PretrainConfig
+    finetune: FinetuneConfig
+    parts: tuple[str, ...] = PARTS
+    peers: tuple[str, ...] = ()
+    batch_sizes: tuple[int, ...] = ()
+    decode_batch_sizes: tuple[int, ...] = (1, 8)
+    new_tokens: int = 256
+    repeats: int = 10
+    seconds: float = 60.0
+    source: str = ""
+    tokenizer: str | None = None
+    profile: str | None = None
+
+    def __post_init__(self) -> None:
+        """Checks names and ranges."""
+        for name, values, known in (
+            ("parts", self.parts, (*PARTS, "kernels")),
+            ("peer", self.peers, tuple(peers.PEERS)),
+        ):
+            unknown = [value for value in values if value not in known]
+            if unknown:
+                raise InputError(f"--{name}={','.join(unknown)} is unknown; use some of {','.join(known)}")
+        if not self.parts:
+            raise InputError(f"--parts is empty; use some of {','.join((*PARTS, 'kernels'))}")
+        for name in ("batch_sizes", "decode_batch_sizes"):
+            if any(size < 1 for size in getattr(self, name)):
+                raise InputError(f"--{name}={','.join(map(str, getattr(self, name)))}: each must be at least 1")
+        for name, least in (("new_tokens", 1), ("repeats", 1), ("seconds", 0)):
+            if getattr(self, name) < least:
+                raise InputError(f"--{name}={getattr(self, name)} must be at least {least}")
+
+    @property
+    def model(self) -> GPT1Config:
+        """The network of the parts that know no task."""
+        return GPT1Config(**self.pretrain.model.given())
+
+    def batches(self, part: str) -> tuple[int, ...]:
+        """Batch sizes to measure a part with."""
+        if self.batch_sizes:
+            return self.batch_sizes
+        config = self.finetune if part == "finetune" else self.pretrain
+        if jax.default_backend() == "cpu":
+            return (min(config.batch_size, _CPU_BATCH[part]),)
+        return (config.batch_size,)
+
+    def tokens(self, *shape: int) -> np.ndarray:
+        """Random tokens: int32. No time depends on which they are."""
+        return np.random.default_rng(self.pretrain.seed).integers(self.model.vocab_size, size=shape, dtype=np.int32)
+
+
+def configs(config: Any) -> tuple[PretrainConfig, FinetuneConfig]:
+    """A config of configs/pretrain.py or configs/finetune.py, and what goes with it of the other workflow.
+
+    Raises:
+      InputError: it is refused.
+    """
+    given = config.to_dict() if hasattr(config, "to_dict") else dict(config)
+    kind, other = (FinetuneConfig, PretrainConfig) if "task" in given else (PretrainConfig, FinetuneConfig)
+    one = from_config(kind, config)
+    two = other(model=one.model, mesh=one.mesh, loss=one.loss, seed=one.seed)
+    return (two, one) if kind is FinetuneConfig else (one, two)

@@ -1,0 +1,110 @@
+r"""Measures what this package does on this machine: training, evaluation, decoding, and everything around them.
+
+    python launch/benchmark.py --parts=pretrain,decode
+
+    python launch/benchmark.py --config=configs/pretrain.py --config.model.dtype=bfloat16 --json=figures.json
+
+The configs and their flags are those of training, so that any size, dtype, attention, batch and mesh can be measured.
+Without --source the text is made up, and tokens are random. On a CPU, batches are small where nothing is said.
+
+--peer compares with others that do the same work, in the same rounds: naive (plain Flax and Optax), transformers
+(Hugging Face's GPT-1 on PyTorch) and torch (a compiled PyTorch GPT with fused attention). All of them have the same
+sizes and shapes, all dropout, clipping and AdamW. The last two need their packages in the same environment.
+
+--parts: pretrain, finetune (at its real lengths, and padded to n_ctx), evaluate, decode, tokenize, prepare (token
+shards), load, start (a resumed quick-start run, to its first update). And kernels, which compares every attention
+kernel of this device with plain JAX, values and gradients, and times them.
+
+Ctrl-C ends it; what was measured until then is printed and written. See launch/README.md for figures.
+"""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from absl import flags
+from ml_collections import config_flags
+
+from gpt1_jax import cli
+
+CONFIG = config_flags.DEFINE_config_file(
+    "config",
+    str(Path(__file__).resolve().parents[1] / "configs" / "pretrain.py"),
+    "configs/pretrain.py[:SIZE] or configs/finetune.py:TASK, as for training.",
+)
+PARTS = flags.DEFINE_list("parts", None, "What to measure; default all but kernels.")
+PEER = flags.DEFINE_list("peer", [], "Who else does the same work: naive, transformers, torch.")
+BATCH_SIZES = flags.DEFINE_list("batch_sizes", [], "Rows of a batch, such as 2,8. Default: the config's, or fewer.")
+DECODE_BATCH_SIZES = flags.DEFINE_list("decode_batch_sizes", ["1", "8"], "Texts that are continued at once.")
+NEW_TOKENS = flags.DEFINE_integer("new_tokens", 256, "Decoding: tokens that each text gets.")
+REPEATS = flags.DEFINE_integer("repeats", 10, "Most rounds of a case.")
+SECONDS = flags.DEFINE_float("seconds", 60.0, "After so many, no further round of a case begins; there is always one.")
+SOURCE = flags.DEFINE_string("source", "", "Text to tokenize, as for training. Default: made up.")
+TOKENIZER = flags.DEFINE_string("tokenizer", None, "A tokenizer's folder, or a workdir. Default: learnt from the text.")
+JSON = flags.DEFINE_string("json", None, "File for all figures.")
+PLOT = flags.DEFINE_string("plot", None, "File for a drawing of the ratios, such as ratios.png.")
+PROFILE = flags.DEFINE_string("profile", None, "Folder for traces of our calls, for xprof or TensorBoard.")
+
+
+def main() -> None:
+    """Measures, prints a table and writes files."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # a peer on PyTorch needs some of the GPU, too
+    import jax
+
+    from gpt1_jax.benchmark import figures, report, suite
+    from gpt1_jax.benchmark.settings import PARTS as ALL
+    from gpt1_jax.benchmark.settings import Settings, configs
+    from gpt1_jax.config import to_dict
+    from gpt1_jax.errors import InputError
+    from gpt1_jax.files import write_json
+
+    jax.config.update("jax_enable_compilation_cache", False)  # it is compiling that is timed
+    for name, flag in (("json", JSON), ("plot", PLOT)):
+        if flag.value and not Path(flag.value).absolute().parent.is_dir():
+            raise InputError(f"--{name}={flag.value}: there is no folder {Path(flag.value).parent}; make it first")
+    pretrain, finetune = configs(CONFIG.value)
+    settings = Settings(
+        pretrain=pretrain,
+        finetune=finetune,
+        parts=ALL if PARTS.value is None else tuple(PARTS.value),
+        peers=tuple(PEER.value),
+        batch_sizes=_integers("batch_sizes", BATCH_SIZES.value),
+        decode_batch_sizes=_integers("decode_batch_sizes", DECODE_BATCH_SIZES.value),
+        new_tokens=NEW_TOKENS.value,
+        repeats=REPEATS.value,
+        seconds=SECONDS.value,
+        source=SOURCE.value,
+        tokenizer=TOKENIZER.value,
+        profile=PROFILE.value,
+    )
+    cases, interrupted = list(suite.cases(settings)), False
+    print(suite.plan(cases, settings), flush=True)
+    try:
+        for case in cases:
+            suite.measure(case, settings, say=lambda line: print(line, file=sys.stderr, flush=True))
+    except KeyboardInterrupt:
+        interrupted = True
+    command = shlex.join(["python", *sys.argv])
+    record = figures.record(cases, command=command, config=to_dict(pretrain), interrupted=interrupted)
+    found = [figure for case in cases for figure in figures.figures(case)]
+    print(f"\n{report.table(found)}\n\n{report.notes(found, record)}", flush=True)
+    if JSON.value:
+        write_json(Path(JSON.value), record)
+    if PLOT.value:
+        report.plot(found, Path(PLOT.value))
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _integers(name: str, values: list[str]) -> tuple[int, ...]:
+    from gpt1_jax.errors import InputError
+
+    try:
+        return tuple(int(value) for value in values)
+    except ValueError:
+        raise InputError(f"--{name}={','.join(values)}: numbers are expected, such as 2,8") from None
+
+
+if __name__ == "__main__":
+    cli.run(main)
