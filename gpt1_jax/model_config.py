@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from gpt1_jax.attention import select_kernel
+from gpt1_jax.attention import check_kernel
 from gpt1_jax.errors import InputError
 
 ROW_MULTIPLE = 128  # the token table is padded to whole tiles of this many rows, see `padded_rows`
@@ -45,7 +45,7 @@ class GPT1Config:
       embd_pdrop: dropout rate of the embeddings (likewise attn_, resid_, clf_: attention probabilities, residual
         branches, the task head's input).
       activation: "gelu" (tanh form), "relu" or "swish".
-      attention: "auto" or a kernel of attention.py.
+      attention: "auto", the best one for the devices, or a kernel of attention.py: "xla", "tpu".
       embedding_dropout: "output" masks the summed embedding; "table" puts one mask on the whole tied table, so that it
         reaches the logits too, as the official code does.
       softmax_over_positions: the LM softmax also spans the position rows, as in the official code.
@@ -103,7 +103,7 @@ class GPT1Config:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name}={getattr(self, name)!r} is unknown; use one of {list(allowed)}")
-        select_kernel(self.attention)
+        check_kernel(self.attention)
 
     @property
     def n_rows(self) -> int:

@@ -169,6 +169,8 @@ def describe(program: Program, topology: Topology, text: str, memory: Any, secon
     cycles, without = hlo.estimated_cycles(module)
     collectives = find_collectives(module, mesh)
     floors = [_floor_ms(one, topology) for one in collectives]
+    with jax.set_mesh(program.mesh):
+        attention = select_kernel(model.attention)
     flops = program.flops / topology.n_chips
     has_kernels = any(name.removeprefix("custom-call ") in KERNELS for name in without)
     moved = memory.argument_size_in_bytes + memory.output_size_in_bytes
@@ -188,7 +190,7 @@ def describe(program: Program, topology: Topology, text: str, memory: Any, secon
         attn_pdrop=model.attn_pdrop,
         resid_pdrop=model.resid_pdrop,
         clf_pdrop=model.clf_pdrop,
-        attention=select_kernel(model.attention),
+        attention=attention,
         accumulation_steps=program.accumulation_steps,
         remat=model.remat,
         loss_chunk=program.chunk,

@@ -1,0 +1,317 @@
+"""Causal attention with dropout inside for TPUs: Pallas kernels that never write the scores [L, L] to memory.
+
+Everything lies as the projections leave it: q, k and v are lanes of one array [B, L, 3 * width], o is [B, L, width],
+and a grid step works on a *group* of heads that fills 128 lanes (two heads of 64) of one row of the batch. Scores are
+transposed, [keys, queries]: what belongs to a query (maximum, sum, the words of its dropout mask) then lies along the
+lanes, and reductions over keys are elementwise. A block of queries meets the keys up to its own end and no later ones,
+all of them at once, so that there is no online softmax:
+
+    forward    S = K Q^T / sqrt(head_dim),  P = exp(S - lse),  O^T = V^T (P * keep) / (1 - rate)
+    backward   dP = V dO^T * keep / (1 - rate),  dS = P * (dP - rowsum(dO * O))
+               dV = (P * keep) dO / (1 - rate),  dK = dS Q,  dQ^T = K^T dS            (Q, K: with the scale)
+
+The mask is the one of dropout.py: the words of every row are made outside, on global indices, and handed in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from gpt1_jax.dropout import Dropout, element_bits, keep_threshold
+from gpt1_jax.kernels.sharded import Words, over_mesh, platform
+from gpt1_jax.precision import matmul_precision
+
+LANES = 128
+SUBLANES = 16
+"""Rows of a tile of 16-bit numbers; float32 has 8."""
+MAX_BLOCKS = 8
+MAX_TOKENS = 2048
+"""Of a row; longer ones do not fit the memory that the vector units work on."""
+HIDDEN = -1e30
+"""Added to the score of a padded key."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Sizes of a call, on one device.
+
+    Attributes:
+      n_heads: heads H.
+      head_dim: of one.
+      n_tokens: of a row.
+      rate: of dropout; 0 without.
+      masked: some keys may be padding.
+      interpret: run as plain JAX, on a CPU.
+    """
+
+    n_heads: int
+    head_dim: int
+    n_tokens: int
+    rate: float
+    masked: bool
+    interpret: bool
+
+    @property
+    def block(self) -> int:
+        """Queries, or in the backward pass keys, that are worked on at a time; at most 8 blocks to a row."""
+        if self.n_tokens <= LANES:
+            return _round_up(self.n_tokens, SUBLANES)
+        return LANES * pl.cdiv(self.n_tokens, MAX_BLOCKS * LANES)
+
+    @property
+    def length(self) -> int:
+        """Tokens of a row, in whole blocks."""
+        return _round_up(self.n_tokens, self.block)
+
+    @property
+    def group(self) -> int:
+        """Heads that share the lanes of a grid step."""
+        together = max(LANES // self.head_dim, 1)
+        return together if LANES % self.head_dim == 0 and self.n_heads % together == 0 else 1
+
+    @property
+    def width(self) -> int:
+        """Lanes of a group; a head that does not share them is padded to whole lanes."""
+        return _round_up(self.group * self.head_dim, LANES)
+
+    @property
+    def n_groups(self) -> int:
+        """Groups of heads."""
+        return self.n_heads // self.group
+
+    @property
+    def scale(self) -> float:
+        """1 / sqrt(head_dim)."""
+        return self.head_dim**-0.5
+
+
+def _round_up(n: int, multiple: int) -> int:
+    return pl.cdiv(n, multiple) * multiple
+
+
+def _product(a: Array, b: Array, contracted: tuple[int, int]) -> Array:
+    """Contracts one axis each, in float32."""
+    return jax.lax.dot_general(
+        a,
+        b,
+        (((contracted[0],), (contracted[1],)), ((), ())),
+        precision=matmul_precision(a.dtype),
+        preferred_element_type=jnp.float32,
+    )
+
+
+def _of_head(x: Array, plan: Plan, head: int) -> Array:
+    """[n, width] with zeros in the lanes of the group's other heads: a product over all lanes is then the head's."""
+    if plan.group == 1:
+        return x
+    lane = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
+    first = head * plan.head_dim
+    return jnp.where((lane >= first) & (lane < first + plan.head_dim), x, jnp.zeros_like(x))
+
+
+def _rows_of_head(plan: Plan, head: int) -> slice:
+    """Of a transposed group [width, n]."""
+    return slice(head * plan.head_dim, (head + 1) * plan.head_dim) if plan.group > 1 else slice(0, plan.width)
+
+
+def _causal(scores: Array) -> Array:
+    """A block on the diagonal: keys after the query get the lowest number."""
+    key, query = (jax.lax.broadcasted_iota(jnp.int32, scores.shape, axis) for axis in (0, 1))
+    return jnp.where(key <= query, scores, jnp.finfo(jnp.float32).min)
+
+
+def _keep(first: Array, second: Array, first_key: int, n_keys: int, rate: float) -> Array:
+    """The mask [n_keys, queries] of the queries with these words [1, queries], from a key on."""
+    key = jax.lax.broadcasted_iota(jnp.int32, (n_keys, 1), 0) + first_key
+    return element_bits(first, second, key.astype(jnp.uint32)) < keep_threshold(rate)
+
+
+def _penalty(hidden: Array) -> Array:
+    """[1, L] along lanes -> [L, 1]."""
+    return jnp.broadcast_to(hidden, (8, hidden.shape[1])).T[:, :1]
+
+
+def _forward_kernel(*refs: Any, plan: Plan) -> None:
+    q_ref, k_ref, v_ref, *rest, o_ref, lse_ref = refs
+    hidden_ref, (first_ref, second_ref) = _optional(rest, plan)
+    block, dtype = plan.block, q_ref.dtype
+    v_t = v_ref[0].T
+    penalty = _penalty(hidden_ref[0]) if plan.masked else None
+    for start in range(0, plan.length, block):
+        stop = start + block
+        queries, keys = slice(start, stop), k_ref[0, :stop]
+        q = q_ref[0, queries] * jnp.asarray(plan.scale, dtype)
+        outputs = []
+        for head in range(plan.group):
+            s = _product(keys, _of_head(q, plan, head), (1, 1))
+            if plan.masked:
+                s = s + penalty[:stop]
+            s = jnp.concatenate([s[:start], _causal(s[start:])]) if start else _causal(s)
+            highest = s.max(0, keepdims=True)
+            p = jnp.exp(s - highest)
+            total = p.sum(0, keepdims=True)
+            lse_ref[0, 0, head : head + 1, queries] = highest + jnp.log(total)
+            if plan.rate:
+                words = (ref[0, 0, head : head + 1, queries] for ref in (first_ref, second_ref))
+                p = jnp.where(_keep(*words, 0, stop, plan.rate), p, 0.0)
+            o_t = _product(v_t[_rows_of_head(plan, head), :stop], p.astype(dtype), (1, 0))
+            outputs.append(o_t * (1.0 / ((1.0 - plan.rate) * total)))
+        o_ref[0, queries] = jnp.concatenate(outputs).T.astype(dtype)
+
+
+def _backward_kernel(*refs: Any, plan: Plan) -> None:
+    q_ref, k_ref, v_ref, do_ref, o_ref, lse_ref, *rest, dqkv_ref, dq_t_ref = refs
+    hidden_ref, (first_ref, second_ref) = _optional(rest, plan)
+    block, dtype = plan.block, q_ref.dtype
+    rest_of = 1.0 - plan.rate
+    q = q_ref[0] * jnp.asarray(plan.scale, dtype)
+    do = do_ref[0]
+    k_t = k_ref[0].T
+    do_o = (do.astype(jnp.float32) * o_ref[0].astype(jnp.float32)).T
+    penalty = _penalty(hidden_ref[0]) if plan.masked else None
+    first_lane = [pl.multiple_of((part * plan.n_groups + pl.program_id(1)) * plan.width, LANES) for part in range(3)]
+
+    def write(part: int, rows: slice, x: Array) -> None:
+        dqkv_ref[0, rows, pl.ds(first_lane[part], plan.width)] = x.astype(dtype)
+
+    heads = []
+    for head in range(plan.group):
+        delta = do_o[_rows_of_head(plan, head)].sum(0, keepdims=True) * rest_of
+        heads.append((_of_head(q, plan, head), _of_head(do, plan, head), delta))
+    for start in range(0, plan.length, block):
+        keys, queries = slice(start, start + block), slice(start, plan.length)
+        k, v = k_ref[0, keys], v_ref[0, keys]
+        dk = dv = 0.0
+        for head, (q_h, do_h, delta) in enumerate(heads):
+            s = _product(k, q_h[queries], (1, 1))
+            if plan.masked:
+                s = s + penalty[keys]
+            s = jnp.concatenate([_causal(s[:, :block]), s[:, block:]], 1) if s.shape[1] > block else _causal(s)
+            p = jnp.exp(s - lse_ref[0, 0, head : head + 1, queries])
+            dp = _product(v, do_h[queries], (1, 1))
+            dropped = p
+            if plan.rate:
+                words = (ref[0, 0, head : head + 1, queries] for ref in (first_ref, second_ref))
+                keep = _keep(*words, start, block, plan.rate)
+                dropped, dp = jnp.where(keep, p, 0.0), jnp.where(keep, dp, 0.0)
+            dv += _product(dropped.astype(dtype), do_h[queries], (1, 0))
+            ds = (p * (dp - delta[:, queries])).astype(dtype)
+            dk += _product(ds, q_h[queries], (1, 0))
+            rows = _rows_of_head(plan, head)
+            dq_t = _product(k_t[rows, keys], ds, (1, 0))
+            dq_t_ref[rows, queries] = dq_t if start == 0 else dq_t_ref[rows, queries] + dq_t
+        write(1, keys, dk * (1.0 / rest_of))
+        write(2, keys, dv * (1.0 / rest_of))
+    write(0, slice(0, plan.length), (dq_t_ref[...] * (plan.scale / rest_of)).T)
+
+
+def _optional(refs: list[Any], plan: Plan) -> tuple[Any, list[Any]]:
+    """The references to the padding and to the two words, where there are any."""
+    hidden, words = (refs[:1], refs[1:]) if plan.masked else ([None], refs)
+    return hidden[0], words or [None, None]
+
+
+def _specs(plan: Plan) -> tuple[list[Any], Any, Any, list[Any]]:
+    """Blocks of q, k and v; of o; of a number for each query and head; of padding and words."""
+    n, length = plan.n_groups, plan.length
+    parts = [pl.BlockSpec((1, length, plan.width), functools.partial(_part, part * n)) for part in range(3)]
+    number = pl.BlockSpec((1, 1, plan.group, length), lambda b, g: (b, g, 0, 0))
+    optional = [pl.BlockSpec((1, 1, length), lambda b, g: (b, 0, 0))] * plan.masked + [number, number] * (plan.rate > 0)
+    return parts, parts[0], number, optional
+
+
+def _part(first: int, b: Any, g: Any) -> tuple[Any, ...]:
+    return b, 0, first + g
+
+
+def _call(kernel: Any, name: str, plan: Plan, batch: int, **options: Any) -> Any:
+    return pl.pallas_call(
+        functools.partial(kernel, plan=plan),
+        grid=(batch, plan.n_groups),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=100 * 2**20
+        ),
+        name=name,
+        interpret=plan.interpret,
+        **options,
+    )
+
+
+def _forward(plan: Plan, qkv: Array, extra: tuple[Array, ...]) -> tuple[Array, Array]:
+    batch, length, _ = qkv.shape
+    parts, o, number, optional = _specs(plan)
+    return _call(
+        _forward_kernel,
+        "attention_forward",
+        plan,
+        batch,
+        in_specs=[*parts, *optional],
+        out_specs=[o, number],
+        out_shape=[
+            jax.ShapeDtypeStruct((batch, length, plan.n_groups * plan.width), qkv.dtype),
+            jax.ShapeDtypeStruct((batch, plan.n_groups, plan.group, length), jnp.float32),
+        ],
+    )(qkv, qkv, qkv, *extra)
+
+
+def _backward(plan: Plan, residuals: tuple[Any, ...], do: Array) -> tuple[Array, None]:
+    qkv, extra, o, lse = residuals
+    batch, length, width = qkv.shape
+    parts, part, number, optional = _specs(plan)
+    dqkv = _call(
+        _backward_kernel,
+        "attention_backward",
+        plan,
+        batch,
+        in_specs=[*parts, part, part, number, *optional],
+        out_specs=pl.BlockSpec((1, length, width), lambda b, g: (b, 0, 0)),
+        out_shape=jax.ShapeDtypeStruct(qkv.shape, qkv.dtype),
+        scratch_shapes=[pltpu.VMEM((plan.width, length), jnp.float32)],
+    )(qkv, qkv, qkv, do, o, lse, *extra)
+    return dqkv, None
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(plan: Plan, qkv: Array, extra: tuple[Array, ...]) -> Array:
+    return _forward(plan, qkv, extra)[0]
+
+
+def _attention_forward(plan: Plan, qkv: Array, extra: tuple[Array, ...]) -> tuple[Array, tuple[Any, ...]]:
+    o, lse = _forward(plan, qkv, extra)
+    return o, (qkv, extra, o, lse)
+
+
+_attention.defvjp(_attention_forward, _backward)
+
+
+def _local(q: Array, k: Array, v: Array, kv_mask: Array | None, words: Words | None, *, rate: float) -> Array:
+    """On one device; see `over_mesh`."""
+    batch, n_tokens, n_heads, head_dim = q.shape
+    plan = Plan(n_heads, head_dim, n_tokens, rate, kv_mask is not None, interpret=platform() == "cpu")
+    groups, lanes, more = plan.n_groups, plan.group * head_dim, plan.length - n_tokens
+    extra = []
+    if kv_mask is not None:
+        extra.append(jnp.pad(jnp.where(kv_mask, 0.0, HIDDEN), ((0, 0), (0, more)))[:, None])
+    for word in words or ():
+        extra.append(jnp.pad(word, ((0, 0), (0, 0), (0, more))).reshape(batch, groups, plan.group, plan.length))
+    # Next to each other as they came out of the projection, so that the compiler finds nothing to copy.
+    qkv = jnp.stack([q, k, v], 2).reshape(batch, n_tokens, 3 * groups, lanes)
+    qkv = jnp.pad(qkv, ((0, 0), (0, more), (0, 0), (0, plan.width - lanes))).reshape(batch, plan.length, -1)
+    o = _attention(plan, qkv, tuple(extra)).reshape(batch, plan.length, groups, plan.width)
+    return o[:, :n_tokens, :, :lanes].reshape(q.shape)
+
+
+def tpu_attention(q: Array, k: Array, v: Array, q_slots: None, kv_mask: Array | None, dropout: Dropout | None) -> Array:
+    """See `gpt1_jax.attention.causal_attention`; without a cache and without given masks, up to `MAX_TOKENS`.
+
+    A query that sees nothing gets a mean of some values, finite, and so are the gradients. On a CPU it is interpreted.
+    """
+    return over_mesh(functools.partial(_local, rate=dropout.rate if dropout else 0.0), q, k, v, kv_mask, dropout)
