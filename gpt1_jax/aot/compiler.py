@@ -16,15 +16,13 @@ import jax
 
 from gpt1_jax.aot import hlo
 from gpt1_jax.aot.collectives import SEND, Collective, find_collectives
+from gpt1_jax.aot.kernel_floor import kernel_floor_ms
 from gpt1_jax.aot.programs import Program, make_program
 from gpt1_jax.aot.topologies import Topology, topology_devices
 from gpt1_jax.attention import select_kernel
 from gpt1_jax.errors import InputError
 from gpt1_jax.model import count_parameters
 from gpt1_jax.version import __version__
-
-KERNELS = frozenset(("tpu_custom_call", "__gpu$xla.gpu.triton"))
-"""Custom calls that are kernels, whose inside no compiler estimates."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Report:
       estimated_step_ms: the compiler's cycles over the clock, collectives and kernels not included; None where the
         compiler estimates nothing.
       estimated_ms_by_part: module of the network, "loss" or "update" -> its share of that, see `hlo.cycles_by_part`.
-      kernel_floor_ms: bound on the kernels' time, 0 without kernels; None where there are kernels and no bound.
+      kernel_floor_ms: bound on the kernels' time, see `kernel_floor`; 0 without kernels, None where there is no bound.
       collective_floor_ms: bytes that have to be sent over the links' bandwidth, one after another; None where a
         collective crosses networks whose bandwidth is not in the table.
       without_estimate: kind of instruction -> how many there are that `estimated_step_ms` leaves out.
@@ -172,7 +170,6 @@ def describe(program: Program, topology: Topology, text: str, memory: Any, secon
     with jax.set_mesh(program.mesh):
         attention = select_kernel(model.attention)
     flops = program.flops / topology.n_chips
-    has_kernels = any(name.removeprefix("custom-call ") in KERNELS for name in without)
     moved = memory.argument_size_in_bytes + memory.output_size_in_bytes
     return Report(
         topology=topology.name,
@@ -203,7 +200,7 @@ def describe(program: Program, topology: Topology, text: str, memory: Any, secon
         estimated_ms_by_part={
             part: n / chip.clock * 1e3 for part, n in (hlo.cycles_by_part(module) if chip.clock else {}).items()
         },
-        kernel_floor_ms=None if has_kernels else 0.0,
+        kernel_floor_ms=kernel_floor_ms(module, chip),
         collective_floor_ms=None if None in floors else sum(floors),
         without_estimate=without,
         loops_of_unknown_length=hlo.unknown_loops(module),

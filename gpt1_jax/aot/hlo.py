@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 BYTES = {"pred": 1, "s4": 0.5, "u4": 0.5, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "s32": 4, "u32": 4, "s64": 8, "u64": 8}
 BYTES |= {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8, "c128": 16, "f8e4m3fn": 1, "f8e5m2": 1}
 
+_CONTINUED = re.compile(r'\n(?="|\}\})')  # what a kernel says of itself goes over several lines
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
 _ARRAY_TEXT = re.compile(r"\w+\[[\d,]*\]")
@@ -82,7 +83,7 @@ def parse_module(text: str) -> Module:
     """The computations of a compiled module's text."""
     computations: dict[str, dict[str, Instruction]] = {}
     entry, current = "", None
-    for line in text.splitlines():
+    for line in _CONTINUED.sub("", text).splitlines():
         if match := _COMPUTATION.match(line):
             current = computations[match[2]] = {}
             entry = match[2] if match[1] else entry

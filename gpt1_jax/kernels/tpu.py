@@ -27,11 +27,13 @@ from jax.experimental.pallas import tpu as pltpu
 
 from gpt1_jax.dropout import Dropout, element_bits, keep_threshold
 from gpt1_jax.kernels.sharded import Words, over_mesh, platform
+from gpt1_jax.kernels.work import Work
 from gpt1_jax.precision import matmul_precision
 
 LANES = 128
 SUBLANES = 16
 """Rows of a tile of 16-bit numbers; float32 has 8."""
+VMEM_BYTES = 100 * 2**20
 MAX_BLOCKS = 8
 MAX_TOKENS = 2048
 """Of a row; longer ones do not fit the memory that the vector units work on."""
@@ -232,15 +234,33 @@ def _part(first: int, b: Any, g: Any) -> tuple[Any, ...]:
     return b, 0, first + g
 
 
-def _call(kernel: Any, name: str, plan: Plan, batch: int, **options: Any) -> Any:
+def _work(plan: Plan, batch: int, itemsize: int, *, backward: bool) -> Work:
+    """Of the squares of blocks on and below the diagonal; the backward pass makes 5 products of each, the other 2."""
+    n = plan.length // plan.block
+    entries = batch * plan.n_heads * n * (n + 1) // 2 * plan.block**2
+    # Maximum, difference, exponential (a product before it), sum and rounding of P; backward: difference, exponential,
+    # rounding, dP - rowsum(dO * O), its product with P, rounding, and half an addition to dQ.
+    vector = (7.5 if backward else 5) + plan.masked
+    # Three XORs, two products, a shift and the comparison; and what is taken by it.
+    vector += (9 if backward else 8) * (plan.rate > 0)
+    head = _round_up(plan.head_dim, LANES)
+    wide, numbers = batch * plan.length * plan.n_groups * plan.width * itemsize, 4 * batch * plan.n_heads * plan.length
+    moved = (8 if backward else 4) * wide + (1 + 2 * (plan.rate > 0)) * numbers + plan.masked * 4 * batch * plan.length
+    passes = 1 if itemsize == 2 else 6  # float32 as six products in bfloat16
+    return Work((5 if backward else 2) * 2 * head * entries * passes, int(vector * entries), entries, moved)
+
+
+def _call(kernel: Any, name: str, plan: Plan, batch: int, work: Work, **options: Any) -> Any:
     return pl.pallas_call(
         functools.partial(kernel, plan=plan),
         grid=(batch, plan.n_groups),
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=100 * 2**20
+            dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=VMEM_BYTES
         ),
         name=name,
         interpret=plan.interpret,
+        cost_estimate=work.cost,
+        metadata=work.metadata,
         **options,
     )
 
@@ -253,6 +273,7 @@ def _forward(plan: Plan, qkv: Array, extra: tuple[Array, ...]) -> tuple[Array, A
         "attention_forward",
         plan,
         batch,
+        _work(plan, batch, qkv.dtype.itemsize, backward=False),
         in_specs=[*parts, *optional],
         out_specs=[o, number],
         out_shape=[
@@ -271,6 +292,7 @@ def _backward(plan: Plan, residuals: tuple[Any, ...], do: Array) -> tuple[Array,
         "attention_backward",
         plan,
         batch,
+        _work(plan, batch, qkv.dtype.itemsize, backward=True),
         in_specs=[*parts, part, part, number, *optional],
         out_specs=pl.BlockSpec((1, length, width), lambda b, g: (b, 0, 0)),
         out_shape=jax.ShapeDtypeStruct(qkv.shape, qkv.dtype),
