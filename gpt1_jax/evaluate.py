@@ -27,7 +27,7 @@ from gpt1_jax.files import make_directory
 from gpt1_jax.losses import LossConfig
 from gpt1_jax.mirror import copy_of
 from gpt1_jax.model import GPT1, ReadOut
-from gpt1_jax.outcome import write_outcome, write_zero_shot
+from gpt1_jax.outcome import PartialPredictions, write_outcome, write_zero_shot
 from gpt1_jax.pretrained import Params, check_tokenizer, format_of, load_pretrained
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, place, row_blocks
 from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, shared_buckets, task_metrics
@@ -105,7 +105,8 @@ class EvaluateConfig:
       data: labelled files to evaluate instead of the task's splits; columns as in the run's own, or called like the
         kind's fields and "label" where the run was on a named data set. `task` names other columns.
       unlabelled: `data` has no labels: there are predictions, and no metrics.
-      predictions: folder that gets the predictions of the task's splits or of `data`, and what else `outcome` lists.
+      predictions: folder that gets the predictions of the task's splits or of `data`, batch by batch, and what else
+        `outcome` lists.
       zero_shot: asks the language model instead of a task head: a name in `tasks.zero_shot.ZERO_SHOT`, or a template
         such as "{text} It was {label}". Works with any checkpoint.
       task: zero-shot: the task, where it is not the run's own. What a custom task leaves out (fields, labels, metrics)
@@ -183,7 +184,8 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
     agreement.ready()
     for name, split in splits.items():
         evaluator = TaskEvaluator(model, mesh, split, batch_size=config.batch_size, buckets=buckets)
-        predicted[name] = evaluator(params)
+        keep = PartialPredictions(Path(config.predictions), model.readout, split) if config.predictions else None
+        predicted[name] = evaluator(params, keep)
     if config.predictions:
         folder = Path(config.predictions)
         return write_outcome(folder, spec, model.readout, splits, predicted, checkpoint=given)

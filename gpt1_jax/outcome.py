@@ -3,6 +3,7 @@
 ::
 
     predictions/<split>.jsonl     see `tasks.predictions`; of every split that was predicted, labelled or not
+    predictions/<split>.partial.jsonl   in its place while the split is being predicted, in the order of the batches
     results.json                  {"metrics": {split: {name: value}}, "paper": ..., "splits": ..., "reports": ...}
     submission/<file>             what a benchmark's server takes, for a task that has one
     reports/<kind>_<split>.png    confusion matrix and reliability of the labelled splits of classes
@@ -11,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,46 @@ from gpt1_jax.files import write_json
 from gpt1_jax.model_config import ReadOut
 from gpt1_jax.task_evaluator import task_metrics
 from gpt1_jax.tasks import submission
-from gpt1_jax.tasks.predictions import write_predictions, write_scores
+from gpt1_jax.tasks.predictions import Line, append_lines, prediction_lines, score_lines, write_lines
 from gpt1_jax.tasks.report import class_report, write_report
 from gpt1_jax.tasks.spec import TaskSpec
 from gpt1_jax.tasks.zero_shot_predict import ZeroShotResult
+
+
+class PartialPredictions:
+    """Puts the predictions of each batch on the disk, for `TaskEvaluator` to call (process 0 only; all may call it).
+
+    What was predicted when a run is killed can be read in predictions/<split>.partial.jsonl. The next evaluation begins
+    that file anew, and `write_outcome` replaces it by the whole one, in the order of the split.
+
+    Args:
+      workdir: where; see the module.
+      readout: the read-out of the model that predicts.
+      split: the examples.
+
+    Raises:
+      InputError: from a call, for predictions that are not finite.
+    """
+
+    def __init__(self, workdir: Path, readout: ReadOut, split: EncodedSplit) -> None:
+        self._path = _partial(predictions_path(workdir, split.name))
+        self._readout, self._split = readout, split
+        self._writes = jax.process_index() == 0
+        if self._writes:
+            self._path.unlink(missing_ok=True)
+
+    def __call__(self, index: np.ndarray, predicted: np.ndarray) -> None:
+        if self._writes:
+            append_lines(self._path, _lines(self._readout, self._split, predicted, index))
+
+
+def predictions_path(workdir: Path, split: str) -> Path:
+    """Where the predictions of a split are."""
+    return workdir / "predictions" / f"{split}.jsonl"
+
+
+def _partial(path: Path) -> Path:
+    return path.with_suffix(".partial.jsonl")
 
 
 def write_outcome(
@@ -64,7 +101,9 @@ def write_outcome(
     if jax.process_index() != 0:
         return metrics
     for name, (values, _) in predicted.items():
-        _write_predictions(workdir / "predictions" / f"{name}.jsonl", readout, splits[name], values)
+        path = predictions_path(workdir, name)
+        write_lines(path, _lines(readout, splits[name], values, np.arange(len(values))))
+        _partial(path).unlink(missing_ok=True)
     reports = {
         name: class_report(splits[name].labels, predicted[name][0], readout.labels)
         for name in labelled
@@ -105,8 +144,8 @@ def write_zero_shot(
     reports = {}
     for name, result in found.items():
         names = result.names[: result.probabilities.shape[1]]  # no example may have as many answers as there are names
-        path = workdir / "predictions" / f"{name}.jsonl"
-        write_predictions(path, result.ids, names, result.probabilities, result.n_choices, result.classes)
+        lines = prediction_lines(result.ids, names, result.probabilities, result.n_choices, result.classes)
+        write_lines(predictions_path(workdir, name), lines)
         if name in metrics:
             reports[name] = class_report(result.classes, result.probabilities, names)
     splits = {name: {"examples": len(result.ids)} for name, result in found.items()}
@@ -142,10 +181,11 @@ def _facts(split: EncodedSplit) -> dict[str, int]:
     return {"examples": len(split), "truncated_examples": split.n_truncated, "truncated_tokens": split.n_cut}
 
 
-def _write_predictions(path: Path, readout: ReadOut, split: EncodedSplit, predicted: np.ndarray) -> None:
+def _lines(readout: ReadOut, split: EncodedSplit, predicted: np.ndarray, index: np.ndarray) -> Iterator[Line]:
+    """What is predicted of the examples `index` of a split."""
+    ids, gold = [split.ids[i] for i in index], split.labels[index]
     if readout.score_range is not None:
-        write_scores(path, split.ids, predicted, split.labels)
-        return
+        return score_lines(ids, predicted, gold)
     labels = readout.labels[: predicted.shape[1]]  # no example may have as many answers as there are names
-    ragged = split.n_streams if readout.kind == "multiple_choice" else None
-    write_predictions(path, split.ids, labels, predicted, ragged, split.labels)
+    ragged = split.n_streams[index] if readout.kind == "multiple_choice" else None
+    return prediction_lines(ids, labels, predicted, ragged, gold)

@@ -13,6 +13,7 @@ import numpy as np
 from absl import logging
 from jax.sharding import Mesh
 
+from gpt1_jax.batchwise import outputs_of
 from gpt1_jax.data.buckets import choose_buckets
 from gpt1_jax.data.encode import EncodedSplit, encode_split
 from gpt1_jax.data.labelled import eval_batches
@@ -20,13 +21,15 @@ from gpt1_jax.errors import counted
 from gpt1_jax.losses import task_outputs
 from gpt1_jax.model import GPT1
 from gpt1_jax.pretrained import Params
-from gpt1_jax.sharding import param_shardings, row_blocks, to_global
-from gpt1_jax.stop import raise_if_stopped
+from gpt1_jax.sharding import param_shardings, row_blocks
 from gpt1_jax.tasks.examples import Example
 from gpt1_jax.tasks.metrics import evaluate_predictions, evaluate_scores
 from gpt1_jax.tasks.spec import TaskSpec
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import jit_eval_step
+
+OnBatch = Callable[[np.ndarray, np.ndarray], None]
+"""(index int [b] of examples in their split, what is predicted of them: float64 [b, K], or [b] of scores)."""
 
 
 class TaskEvaluator:
@@ -58,8 +61,12 @@ class TaskEvaluator:
         )
         self._step = _compiled_predict(model, mesh)
 
-    def __call__(self, params: Params) -> tuple[np.ndarray, float]:
+    def __call__(self, params: Params, on_batch: OnBatch | None = None) -> tuple[np.ndarray, float]:
         """What is predicted, in the order of the split, and the mean of the task's loss (NaN without labels).
+
+        Args:
+          params: the model's parameters.
+          on_batch: is told what is predicted of each batch as soon as it is known, short examples first.
 
         Returns:
           probabilities float64 [N, K], or scores float64 [N] of a task of scores; and the unweighted mean of -log
@@ -68,13 +75,15 @@ class TaskEvaluator:
         n, loss = len(self._split), 0.0
         predicted: np.ndarray | None = None
         with jax.set_mesh(self._mesh):
-            for i in range(len(self._batches)):
-                raise_if_stopped(self._mesh)
-                out = jax.device_get(self._step(params, to_global(self._batches[i], self._mesh)))
+            label = f"evaluation of split {self._split.name}"
+            for out in outputs_of(self._step, params, self._batches, self._mesh, label=label):
                 if predicted is None:
                     predicted = np.zeros((n, *out["predicted"].shape[1:]))
                 real = out["index"] >= 0
-                predicted[out["index"][real]] = out["predicted"][real]
+                index = out["index"][real]
+                predicted[index] = out["predicted"][real]
+                if on_batch is not None:
+                    on_batch(index, predicted[index])
                 loss += float(out["task_nll"][real].sum(dtype=np.float64))
         return predicted, math.nan if self._split.n_unlabelled else loss / n
 

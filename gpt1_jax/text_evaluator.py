@@ -8,12 +8,12 @@ import math
 import jax
 from jax.sharding import Mesh
 
+from gpt1_jax.batchwise import outputs_of
 from gpt1_jax.data.windows import HeldoutWindows
 from gpt1_jax.losses import LossConfig, lm_nll_sum
 from gpt1_jax.model import GPT1
 from gpt1_jax.pretrained import Params
-from gpt1_jax.sharding import param_shardings, to_global
-from gpt1_jax.stop import raise_if_stopped
+from gpt1_jax.sharding import param_shardings
 from gpt1_jax.train import jit_eval_step
 
 
@@ -39,9 +39,8 @@ class TextEvaluator:
         """
         nll = 0.0
         with jax.set_mesh(self._mesh):
-            for i in range(len(self._windows)):
-                raise_if_stopped(self._mesh)
-                nll += float(self._nll(params, to_global(self._windows[i], self._mesh)))
+            for value in outputs_of(self._nll, params, self._windows, self._mesh, label="evaluation of text"):
+                nll += float(value)
         loss = nll / self._windows.n_targets
         bits = nll / math.log(2.0)
         return {"loss": loss, "perplexity": math.exp(loss), "bits_per_byte": bits / self._windows.n_bytes}

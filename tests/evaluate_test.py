@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import itertools
 import json
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 
 from gpt1_jax import GPT1, InputError, evaluate, load_pretrained, predict, save_pretrained
 from gpt1_jax.model import ReadOut
+from gpt1_jax.outcome import PartialPredictions
 from gpt1_jax.tasks.predictions import read_predictions
 from gpt1_jax.tasks.zero_shot_predict import zero_shot
 
@@ -207,6 +209,41 @@ def test_what_cannot_be_asked_zero_shot(pretrained, corpus, tmp_path):
     ]:
         with pytest.raises(InputError, match=message):
             evaluate.run(pretrained, config)
+
+
+def test_a_killed_evaluation_leaves_what_was_predicted(pretrained, corpus, tmp_path, monkeypatch):
+    language_model, params, tokenizer = load_pretrained(pretrained)
+    model = GPT1(language_model.config, ReadOut("classification", ("negative", "positive"), read_at="last"))
+    kernel = np.random.default_rng(0).normal(size=(model.config.n_embd, 2)).astype(np.float32)
+    params = {**params, "clf": {"kernel": kernel, "bias": np.zeros(2, np.float32)}}
+    save_pretrained(tmp_path / "model", model, params, tokenizer)
+    record = json.loads((tmp_path / "model" / "config.json").read_text())
+    record["config"] = {"task": {"test": [str(corpus / "test.csv")], "fields": {"text": "text"}}}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(record))
+    out = tmp_path / "out"
+    config = {"splits": ["test"], "predictions": str(out), "batch_size": 8}
+    whole, partial = (out / "predictions" / f"test{suffix}.jsonl" for suffix in ("", ".partial"))
+
+    write, calls = PartialPredictions.__call__, itertools.count(1)
+
+    def killed_at_the_third(self, *batch):
+        if next(calls) == 3:
+            raise KeyboardInterrupt
+        write(self, *batch)
+
+    monkeypatch.setattr(PartialPredictions, "__call__", killed_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate.run(tmp_path / "model", config)
+    known = read_predictions(partial)
+    assert len(known) == 16  # two batches of three
+    assert not whole.exists()
+
+    monkeypatch.setattr(PartialPredictions, "__call__", write)
+    evaluate.run(tmp_path / "model", config)
+    assert not partial.exists()
+    predictions = read_predictions(whole)
+    assert [p.id for p in predictions] == [f"test.csv:{i}" for i in range(2, 21)]
+    assert {p.id: p for p in known}.items() <= {p.id: p for p in predictions}.items()
 
 
 def test_results_table_lines_up():

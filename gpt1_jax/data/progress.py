@@ -1,11 +1,11 @@
-"""How far the reading of a source is: a bar on a terminal, elsewhere a line in the log now and then."""
+"""How far reading or evaluation has come: a bar on a terminal, elsewhere a line in the log now and then."""
 
 from __future__ import annotations
 
 import sys
 import time
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from absl import logging
 from tqdm import tqdm
@@ -19,11 +19,12 @@ class ReadingProgress:
     Args:
       label: what is read.
       total: how much there is.
-      unit: of both: "B" (bytes) or "documents".
+      unit: of both: "B" (bytes), or what is counted, such as "documents".
       show: whether anything is shown.
+      delay: seconds that pass before there is a bar, which then does not stay: for what is mostly short.
     """
 
-    def __init__(self, label: str, *, total: int, unit: Literal["B", "documents"], show: bool = True):
+    def __init__(self, label: str, *, total: int, unit: str, show: bool = True, delay: float = 0.0):
         self._label, self._total, self._before, self._unit = label, max(total, 1), 0, unit
         self._done = 0
         self._start = self._shown = time.monotonic()
@@ -31,7 +32,9 @@ class ReadingProgress:
         self._show = show
         if show and sys.stderr.isatty():
             unit_text = unit if unit == "B" else f" {unit}"
-            self._bar = tqdm(desc=label, total=total, unit=unit_text, unit_scale=unit == "B")
+            self._bar = tqdm(
+                desc=label, total=total, unit=unit_text, unit_scale=unit == "B", delay=delay, leave=not delay
+            )
 
     def __enter__(self) -> Self:
         return self

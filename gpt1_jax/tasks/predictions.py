@@ -15,7 +15,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import numpy as np
 
 from gpt1_jax.data.tables import Row, read_rows
 from gpt1_jax.errors import InputError
-from gpt1_jax.files import make_directory, write_atomically
+from gpt1_jax.files import atomic_file, make_directory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,72 +45,96 @@ class Prediction:
     gold: str | float | None = None
 
 
-def write_predictions(
-    path: str | os.PathLike[str],
+Line = dict[str, Any]
+
+
+def prediction_lines(
     ids: Sequence[str],
     labels: Sequence[str],
     probabilities: np.ndarray,
     n_choices: np.ndarray | None = None,
     gold: np.ndarray | None = None,
-) -> None:
-    """Writes one line per example, in the order given; the file appears complete or not at all.
+) -> Iterator[Line]:
+    """One line per example, in the order given.
 
     Args:
-      path: ends in `.jsonl`; its folder is made if needed.
       ids: N identifiers.
       labels: K label names in class order.
       probabilities: float [N, K].
-      n_choices: int [N], the answers of each example where they are ragged; only these are written.
+      n_choices: int [N], the answers of each example where they are ragged; only these are told.
       gold: int [N], the true classes, -1 where they are not known.
 
     Raises:
-      InputError: for shapes that do not fit, values that are not finite or no class, or an identifier that occurs
-        twice.
+      InputError: at once, for shapes that do not fit, or values that are not finite or no class.
     """
     probabilities = np.asarray(probabilities)
     if probabilities.shape != (len(ids), len(labels)):
         raise InputError(f"probabilities {probabilities.shape}: {len(ids)} ids and {len(labels)} labels are given")
     if not np.isfinite(probabilities).all():
-        raise InputError(f"probabilities: not all are finite; nothing was written to {path}")
+        raise InputError("probabilities: not all are finite, and nothing was written; take an earlier checkpoint")
     n_choices = _classes("n_choices", n_choices, len(ids), len(labels), low=1, high=len(labels))
     gold = _classes("gold", gold, len(ids), -1, low=-1, high=n_choices - 1)
-    lines = []
-    for id_, row, n, true in zip(ids, probabilities.tolist(), n_choices.tolist(), gold.tolist(), strict=True):
-        line = {"id": id_, "label": labels[int(np.argmax(row[:n]))]}
-        if true >= 0:
-            line["gold"] = labels[true]
-        lines.append({**line, "probabilities": dict(zip(labels, row[:n], strict=False))})
-    _write(path, ids, lines)
+
+    def line(id_: str, row: list[float], true: int) -> Line:
+        known = {"gold": labels[true]} if true >= 0 else {}
+        probability = dict(zip(labels, row, strict=False))
+        return {"id": id_, "label": labels[int(np.argmax(row))], **known, "probabilities": probability}
+
+    return (line(id_, probabilities[i, : n_choices[i]].tolist(), int(gold[i])) for i, id_ in enumerate(ids))
 
 
-def write_scores(
-    path: str | os.PathLike[str], ids: Sequence[str], scores: np.ndarray, gold: np.ndarray | None = None
-) -> None:
-    """`write_predictions` for a task of scores.
+def score_lines(ids: Sequence[str], scores: np.ndarray, gold: np.ndarray | None = None) -> Iterator[Line]:
+    """`prediction_lines` for a task of scores.
 
     Args:
-      path: ends in `.jsonl`; its folder is made if needed.
       ids: N identifiers.
       scores: float [N].
       gold: float [N], the true scores, NaN where they are not known.
 
     Raises:
-      InputError: for shapes that do not fit, scores that are not finite, or an identifier that occurs twice.
+      InputError: at once, for shapes that do not fit, or scores that are not finite.
     """
     scores = np.asarray(scores)
     gold = np.full(len(ids), np.nan) if gold is None else np.asarray(gold)
     if scores.shape != (len(ids),) or gold.shape != (len(ids),):
         raise InputError(f"scores {scores.shape} and gold {gold.shape}: {len(ids)} ids are given")
     if not np.isfinite(scores).all() or np.isinf(gold).any():
-        raise InputError(f"scores: not all are finite; nothing was written to {path}")
-    lines = []
-    for id_, score, true in zip(ids, scores.tolist(), gold.tolist(), strict=True):
-        lines.append({"id": id_, "score": score, **({} if math.isnan(true) else {"gold": true})})
-    _write(path, ids, lines)
+        raise InputError("scores: not all are finite, and nothing was written; take an earlier checkpoint")
+
+    def line(id_: str, score: float, true: float) -> Line:
+        return {"id": id_, "score": score, **({} if math.isnan(true) else {"gold": true})}
+
+    return (line(id_, float(scores[i]), float(gold[i])) for i, id_ in enumerate(ids))
+
+
+def write_lines(path: str | os.PathLike[str], lines: Iterable[Line]) -> None:
+    """Writes the lines of a split; the file appears complete or not at all.
+
+    Args:
+      path: ends in `.jsonl`; its folder is made if needed.
+      lines: of `prediction_lines` or `score_lines`.
+
+    Raises:
+      InputError: for another suffix, or an identifier that occurs twice.
+    """
+    path = _checked(path)
+    seen = set()
+    with atomic_file(path) as file:
+        for n, line in enumerate(lines):
+            seen.add(line["id"])
+            if len(seen) == n:
+                raise InputError(f"id {line['id']!r} occurs twice; ids have to be unique, and nothing was written")
+            file.write(_encoded(line))
+
+
+def append_lines(path: str | os.PathLike[str], lines: Iterable[Line]) -> None:
+    """Adds lines to a file that is not yet whole; they are there even if the program is killed then."""
+    with open(_checked(path), "ab") as file:
+        file.write(b"".join(map(_encoded, lines)))
 
 
 def read_predictions(path: str | os.PathLike[str]) -> list[Prediction]:
-    """Reads what `write_predictions` or `write_scores` wrote.
+    """Reads what `write_lines` or `append_lines` wrote.
 
     Raises:
       InputError: for a missing or damaged file, with the line.
@@ -162,11 +186,13 @@ def _classes(name: str, values: np.ndarray | None, n: int, default: int, low: in
     return values
 
 
-def _write(path: str | os.PathLike[str], ids: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> None:
+def _checked(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if path.suffix != ".jsonl":
         raise InputError(f"{path}: predictions are written as .jsonl; change the suffix")
-    if len(set(ids)) != len(ids):
-        raise InputError(f"ids: {len(ids) - len(set(ids))} of {len(ids)} occur twice; they have to be unique")
     make_directory(path.parent, "path")
-    write_atomically(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode("utf-8"))
+    return path
+
+
+def _encoded(line: Line) -> bytes:
+    return (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8")

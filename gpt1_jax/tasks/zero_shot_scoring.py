@@ -17,13 +17,13 @@ from absl import logging
 from jax.sharding import Mesh
 
 from gpt1_jax import agreement
-from gpt1_jax.data.buckets import check_buckets, choose_buckets, plan_batches
+from gpt1_jax.batchwise import outputs_of
+from gpt1_jax.data.buckets import Plan, check_buckets, choose_buckets, plan_batches
 from gpt1_jax.data.hosts import host_rows
 from gpt1_jax.errors import InputError, counted
 from gpt1_jax.losses import LossConfig, next_token_nll
 from gpt1_jax.model import GPT1
-from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, row_blocks, to_global
-from gpt1_jax.stop import raise_if_stopped
+from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, row_blocks
 from gpt1_jax.tasks.examples import Example
 from gpt1_jax.tasks.zero_shot import Candidate, Heuristic
 from gpt1_jax.tokenizers import Tokenizer
@@ -161,11 +161,9 @@ def score_candidates(
     result = np.full(len(candidates), np.nan)
     if mesh.is_multi_process:
         agreement.ready()
+    batches = _Batches(candidates, plan, host)
     with jax.set_mesh(mesh):
-        for rows, length in zip(plan.rows, plan.lengths.tolist(), strict=True):
-            raise_if_stopped(mesh)
-            batch = _batch(candidates, rows[host], length)
-            out = jax.device_get(step(params, to_global(batch, mesh)))
+        for out in outputs_of(step, params, batches, mesh, label="zero-shot scoring"):
             real = out["index"] >= 0
             result[out["index"][real]] = out["log_probability"][real]
     if not np.isfinite(result).all():
@@ -190,6 +188,19 @@ def _compiled_score(model: GPT1, mesh: Mesh, loss: LossConfig) -> Callable[..., 
         return {"log_probability": -jnp.sum(nll * batch["mask"][:, 1:], axis=1), "index": batch["index"]}
 
     return jit_eval_step(step, mesh, param_shardings(model, mesh))
+
+
+class _Batches(Sequence):
+    """The planned batches, of which each is made when it is asked for."""
+
+    def __init__(self, candidates: Sequence[ScoredTokens], plan: Plan, host: slice | np.ndarray) -> None:
+        self._candidates, self._plan, self._host = candidates, plan, host
+
+    def __len__(self) -> int:
+        return len(self._plan.rows)
+
+    def __getitem__(self, i: int) -> dict[str, np.ndarray]:
+        return _batch(self._candidates, self._plan.rows[i][self._host], int(self._plan.lengths[i]))
 
 
 def _batch(candidates: Sequence[ScoredTokens], rows: np.ndarray, length: int) -> dict[str, np.ndarray]:

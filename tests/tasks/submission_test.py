@@ -8,7 +8,7 @@ import pytest
 
 from gpt1_jax.errors import InputError
 from gpt1_jax.tasks.config import DATA_SETS
-from gpt1_jax.tasks.predictions import Prediction, write_predictions, write_scores
+from gpt1_jax.tasks.predictions import Prediction, prediction_lines, score_lines, write_lines
 from gpt1_jax.tasks.spec import Source, Submission, TaskSpec
 from gpt1_jax.tasks.submission import GLUE_FILES, render, write, write_glue_zip
 
@@ -112,7 +112,9 @@ def test_a_run_leaves_the_files_of_its_splits(tmp_path, caplog):
     submission = Submission({"test_m": "MNLI-m.tsv", "test_mm": "MNLI-mm.tsv"}, labels=("entailment", "neutral"))
     spec = task(submission)
     probabilities = np.array([[0.9, 0.1], [0.2, 0.8]])
-    write_predictions(tmp_path / "predictions" / "test_mm.jsonl", ["1", "0"], ["bad", "good"], probabilities)
+    write_lines(
+        tmp_path / "predictions" / "test_mm.jsonl", prediction_lines(["1", "0"], ["bad", "good"], probabilities)
+    )
     paths = write(spec, tmp_path)
     assert paths == [tmp_path / "submission" / "MNLI-mm.tsv"]
     assert paths[0].read_bytes() == b"index\tprediction\n0\tneutral\n1\tentailment\n"
@@ -121,7 +123,7 @@ def test_a_run_leaves_the_files_of_its_splits(tmp_path, caplog):
 
 
 def test_a_run_of_scores(tmp_path):
-    write_scores(tmp_path / "predictions" / "test.jsonl", ["0", "1"], np.array([1.25, 4.0], np.float32))
+    write_lines(tmp_path / "predictions" / "test.jsonl", score_lines(["0", "1"], np.array([1.25, 4.0], np.float32)))
     (path,) = write(STS, tmp_path)
     assert path.read_bytes() == b"index\tprediction\n0\t1.250000\n1\t4.000000\n"
 

@@ -1,0 +1,57 @@
+"""One compiled step over many batches: what evaluators and zero-shot scoring share."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from gpt1_jax.data.progress import ReadingProgress
+from gpt1_jax.sharding import to_global
+from gpt1_jax.stop import raise_if_stopped
+from gpt1_jax.train import MAX_IN_FLIGHT
+
+
+def outputs_of(
+    step: Callable[[Any, Any], Any],
+    params: Any,
+    batches: Sequence[Mapping[str, np.ndarray]],
+    mesh: Mesh,
+    *,
+    label: str,
+) -> Iterator[Any]:
+    """The step's outputs on the host, batch after batch; `mesh` has to be current.
+
+    The devices are given later batches before the outputs of earlier ones are fetched, so that they wait neither for
+    the host to assemble a batch nor for what it does with an output.
+
+    Args:
+      step: compiled, see `train.jit_eval_step`.
+      params: its first argument.
+      batches: this host's rows of each batch.
+      mesh: where the step runs.
+      label: what is shown as being evaluated, with rate and time left, where it takes long.
+
+    Raises:
+      Interrupted: between two batches.
+    """
+    in_flight: collections.deque[Any] = collections.deque()
+    first = jax.process_index() == 0
+    with ReadingProgress(label, total=len(batches), unit="batches", show=first, delay=5.0) as progress:
+
+        def fetched() -> Any:
+            output = jax.device_get(in_flight.popleft())
+            progress.advance(1)
+            return output
+
+        for i in range(len(batches)):
+            raise_if_stopped(mesh)
+            in_flight.append(step(params, to_global(batches[i], mesh)))
+            if len(in_flight) > MAX_IN_FLIGHT:
+                yield fetched()
+        while in_flight:
+            yield fetched()
