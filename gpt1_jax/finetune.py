@@ -34,7 +34,7 @@ from gpt1_jax.losses import LossConfig, task_objective
 from gpt1_jax.mirror import mirror, share
 from gpt1_jax.model import GPT1, count_parameters
 from gpt1_jax.optim import OptimizerConfig, make_lm_schedule, make_optimizer, make_schedule
-from gpt1_jax.outcome import write_outcome
+from gpt1_jax.outcome import PartialPredictions, write_outcome
 from gpt1_jax.pretrained import Params, load_pretrained, model_record
 from gpt1_jax.repeats import Repeats
 from gpt1_jax.runs import check_sizes, describe_run, open_run, train
@@ -187,6 +187,7 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
         share(workdir)
         describe_run(
             mesh,
+            attention=model.config.attention,
             n_steps=n_steps,
             learning_rate=schedules["learning_rate"],
             parameters=count_parameters(model.config, model.readout),
@@ -225,7 +226,10 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
             ),
         )
         with stopping_at(trained.last_step):
-            predicted = {name: evaluator(trained.params) for name, evaluator in evaluators.items()}
+            predicted = {
+                name: evaluator(trained.params, PartialPredictions(workdir, model.readout, splits[name]))
+                for name, evaluator in evaluators.items()
+            }
         metrics = write_outcome(
             workdir,
             spec,

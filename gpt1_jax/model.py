@@ -22,6 +22,7 @@ from jax import Array
 from gpt1_jax.attention import causal_attention
 from gpt1_jax.dropout import Dropout, dropout_site
 from gpt1_jax.errors import InputError
+from gpt1_jax.kernels.cached import cached_attention
 from gpt1_jax.kernels.xla import attention_probabilities, visible
 from gpt1_jax.model_config import ACTIVATIONS, N_SPECIAL, REMAT_POLICIES, GPT1Config, ReadOut
 from gpt1_jax.precision import matmul_precision
@@ -98,17 +99,46 @@ class Context:
 
     Attributes:
       rows: int32 [B], global row of the batch (see dropout.py).
-      q_slots: int32 [B, L], slot of each token in the cache, or None without a cache.
       kv_mask: bool [B, L], False where a token is padding, or None.
-      start: int32 [B], first cache slot to write, or None without a cache.
+      start: int32 [B], the cache slot of each row's first token, or None without a cache.
       deterministic: True switches dropout off.
     """
 
     rows: Array
-    q_slots: Array | None
     kv_mask: Array | None
     start: Array | None
     deterministic: bool = flax.struct.field(pytree_node=False)
+
+
+class _HeadsLinear(nn.Module):
+    """A linear layer whose parameters have an axis of heads and one of head_dim, and whose product has one for both.
+
+    On a TPU an array [..., H, head_dim] of 12 x 64 lies in tiles of 8 x 128 or is transposed; either is copied before
+    and after a kernel.
+
+    Attributes:
+      config: of the model.
+      shape: of the stored kernel; "heads" among `axes` and the axis after it are the two.
+      axes: their logical names.
+      product: of the input and the kernel [D, 3, H * head_dim] or [H * head_dim, D].
+    """
+
+    config: GPT1Config
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+    product: str
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """[B, L, D] -> [B, 3, L, H * head_dim], or [B, L, H * head_dim] -> [B, L, D]."""
+        at, dtype = self.axes.index("heads"), jnp.dtype(self.config.dtype)
+        n_in = 1 if at else 2
+        kernel = self.param("kernel", _normal(*self.axes), self.shape)
+        bias = self.param("bias", _zeros(*self.axes[n_in:]), self.shape[n_in:])
+        joined = (*self.shape[:at], -1, *self.shape[at + 2 :])
+        y = jnp.einsum(self.product, x, jnp.asarray(kernel, dtype).reshape(joined), precision=matmul_precision(dtype))
+        # Added in float32, and so is its gradient: a sum over all tokens in bfloat16 is slow on TPUs, and coarse.
+        return (y.astype(jnp.float32) + bias.reshape(*joined[1:-1], 1, joined[-1])).astype(dtype)
 
 
 class Attention(nn.Module):
@@ -119,33 +149,27 @@ class Attention(nn.Module):
     def setup(self) -> None:
         """One fused projection for q, k and v, stored [D, 3, H, head_dim] so that heads shard whole."""
         c = self.config
-        head_dim = c.n_embd // c.n_head
-        self.c_attn = _linear(c, (3, c.n_head, head_dim), ("embed", None, "heads", None))
-        self.c_proj = _linear(c, c.n_embd, ("heads", None, "embed"), n_in=2)
+        heads = (c.n_head, c.n_embd // c.n_head)
+        self.c_attn = _HeadsLinear(c, (c.n_embd, 3, *heads), ("embed", None, "heads", None), "bld,dpe->bple")
+        self.c_proj = _HeadsLinear(c, (*heads, c.n_embd), ("heads", None, "embed"), "ble,ed->bld")
 
     def __call__(
         self, x_BxLxD: Array, context: Context, layer_cache: tuple[Array, Array] | None = None
     ) -> tuple[Array, tuple[Array, Array] | None]:
         """Returns the branch's output [B, L, D] and the updated (keys, values) of the layer, if there is a cache."""
         c = self.config
-        qkv = constrain(self.c_attn(x_BxLxD), "batch", None, None, "heads", None)
-        q, k, v = (jnp.squeeze(part, 2) for part in jnp.split(qkv, 3, axis=2))
+        qkv = constrain(self.c_attn(x_BxLxD), "batch", None, None, "heads")
+        heads = (*x_BxLxD.shape[:2], c.n_head, c.n_embd // c.n_head)
+        q, k, v = (part.reshape(heads) for part in jnp.split(qkv, 3, axis=1))
         if layer_cache is not None:
-            write = jax.vmap(lambda slots, new, start: jax.lax.dynamic_update_slice_in_dim(slots, new, start, 1))
-            keys, values = (
-                write(slots, jnp.swapaxes(new, 1, 2), context.start)
-                for slots, new in zip(layer_cache, (k, v), strict=True)
-            )
-            layer_cache = (keys, values)
-            k, v = jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
-        dropout = dropout_site(self, "attn_probs", c.attn_pdrop, context.rows, context.deterministic)
-        if self.is_mutable_collection("intermediates"):
-            mask = visible(context.q_slots, k.shape[1], context.kv_mask)
-            self.sow("intermediates", "probabilities", attention_probabilities(q, k, mask))
-        a = causal_attention(
-            q, k, v, q_slots=context.q_slots, kv_mask=context.kv_mask, dropout=dropout, kernel=c.attention
-        )
-        a = self.c_proj(a)
+            a, layer_cache = cached_attention(q, k, v, layer_cache, context.start)
+        else:
+            if self.is_mutable_collection("intermediates"):
+                mask = visible(None, k.shape[1], context.kv_mask)
+                self.sow("intermediates", "probabilities", attention_probabilities(q, k, mask))
+            dropout = dropout_site(self, "attn_probs", c.attn_pdrop, context.rows, context.deterministic)
+            a = causal_attention(q, k, v, kv_mask=context.kv_mask, dropout=dropout, kernel=c.attention)
+        a = self.c_proj(a.reshape(x_BxLxD.shape))
         resid = dropout_site(self, "resid", c.resid_pdrop, context.rows, context.deterministic)
         return (a if resid is None else resid(a)), layer_cache
 
@@ -272,7 +296,6 @@ class GPT1(nn.Module):
                 positions = jnp.maximum(jnp.cumsum(attention_mask, axis=1) - 1, 0)
         context = Context(
             rows=jnp.arange(tokens.shape[0]) if rows is None else rows,
-            q_slots=None,
             kv_mask=attention_mask,
             start=None,
             deterministic=deterministic,
@@ -297,7 +320,6 @@ class GPT1(nn.Module):
         slots = cache.length[:, None] + jnp.arange(n_tokens)[None, :]
         context = Context(
             rows=jnp.arange(tokens.shape[0]),
-            q_slots=slots,
             kv_mask=None,
             start=cache.length,
             deterministic=True,

@@ -17,6 +17,7 @@ from absl import logging
 from jax.sharding import Mesh
 
 from gpt1_jax import agreement
+from gpt1_jax.attention import select_kernel
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.config import to_dict
 from gpt1_jax.data.windows import prefetch
@@ -124,9 +125,12 @@ def _check_shared(opened: Workdir) -> None:
         )
 
 
-def describe_run(mesh: Mesh, *, n_steps: int, learning_rate: Schedule, **numbers: int) -> None:
+def describe_run(mesh: Mesh, *, attention: str, n_steps: int, learning_rate: Schedule, **numbers: int) -> None:
     """Prints what is about to happen, and warns where nothing is learned."""
-    logging.info("mesh %s", ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items()))
+    with jax.set_mesh(mesh):
+        kernel = select_kernel(attention)
+    shape = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+    logging.info("mesh %s; attention %s", shape, kernel + " (auto)" * (attention == "auto"))
     logging.info("%d updates; %s", n_steps, ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in numbers.items()))
     if n_steps == 1 and not learning_rate(0):
         logging.warning(

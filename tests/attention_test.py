@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractDevice, AbstractMesh
 
 from gpt1_jax.attention import KERNELS, causal_attention, select_kernel
 from gpt1_jax.dropout import Dropout
@@ -33,13 +34,16 @@ def given(case: str, dtype: Any = jnp.float32) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     q, k, v = (rng.normal(size=(B, n, H, HEAD_DIM)) for n in (n_queries, n_slots, n_slots))
     slots = np.arange(n_slots)
+    site = Dropout(RATE, key_words=jnp.array([3, 5], jnp.uint32), rows=jnp.array([5, 2, 9]))  # of the global batch
     return {
         "q": jnp.asarray(2 * q, dtype),
         "k": jnp.asarray(2 * k, dtype),
         "v": jnp.asarray(v, dtype),
         "q_slots": np.asarray(first)[:, None] + np.arange(n_queries),
         "kv_mask": np.stack([(slots >= a) & (slots < b) for a, b in real]),
-        "keep": rng.random((B, H, n_queries, n_slots)) > RATE,
+        "cached": case.startswith("cached"),
+        "site": site,
+        "keep": np.asarray(site.keep((B, H, n_queries, n_slots))),
     }
 
 
@@ -67,8 +71,9 @@ def reference(case: dict[str, Any], dropped: bool) -> np.ndarray:
 
 def call(case: dict[str, Any], kernel: str, dropped: bool = False, **changes: Any) -> jax.Array:
     case = case | changes
-    dropout = Dropout(RATE, mask=jnp.asarray(case["keep"])) if dropped else None
-    masks = {name: jnp.asarray(case[name]) for name in ("q_slots", "kv_mask")}
+    q_slots = jnp.asarray(case["q_slots"]) if case["cached"] else None
+    masks = {"q_slots": q_slots, "kv_mask": jnp.asarray(case["kv_mask"])}
+    dropout = case["site"] if dropped else None
     return causal_attention(case["q"], case["k"], case["v"], **masks, dropout=dropout, kernel=kernel)
 
 
@@ -101,13 +106,30 @@ def test_without_masks_every_slot_is_real_and_queries_count_from_zero(kernel):
     case = given("whole")
     bare = causal_attention(case["q"], case["k"], case["v"], kernel=kernel)
     np.testing.assert_array_equal(bare, call(case, kernel))
+    np.testing.assert_array_equal(call(case | {"cached": True}, "xla"), call(case, "xla"))
 
 
 def test_the_default_kernel_is_exact_and_keeps_dropout():
     case = given("whole")
-    site = Dropout(RATE, mask=jnp.asarray(case["keep"]))
-    out = causal_attention(case["q"], case["k"], case["v"], dropout=site)
+    out = causal_attention(case["q"], case["k"], case["v"], dropout=case["site"])
     np.testing.assert_allclose(out, reference(case, True), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "xla"])
+def test_a_given_mask(kernel):
+    case = given("whole")
+    case["keep"] = np.random.default_rng(1).random((B, H, 7, 7)) > RATE
+    case["site"] = Dropout(RATE, mask=jnp.asarray(case["keep"]))
+    np.testing.assert_allclose(call(case, kernel, True), reference(case, True), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("kernel", sorted({*KERNELS} - {"xla"}))
+def test_a_kernel_that_draws_its_masks_takes_none(kernel):
+    case = given("whole")
+    case["site"] = Dropout(RATE, mask=jnp.asarray(case["keep"]))
+    with pytest.raises(InputError, match=f"attention='{kernel}' draws its dropout masks and takes none; use 'auto'"):
+        call(case, kernel, True)
+    assert call(case | {"cached": True}, kernel, True).shape == (B, 7, H, HEAD_DIM)
 
 
 @every_kernel
@@ -173,17 +195,6 @@ def test_causal_however_far_apart_the_scores_are(kernel):
     np.testing.assert_array_equal(call(case, kernel, **shift, **changed)[:, :4], out[:, :4])
 
 
-@every_kernel
-def test_drawn_mask_is_that_of_its_site(kernel):
-    """A kernel may draw the mask itself, but not another one: rows 5, 2, 9 of the global batch."""
-    case = given("whole")
-    words, rows = jnp.array([3, 5], jnp.uint32), jnp.array([5, 2, 9])
-    site = Dropout(RATE, key_words=words, rows=rows)
-    keep = np.asarray(site.keep((B, H, 7, 7)))
-    out = causal_attention(case["q"], case["k"], case["v"], dropout=site, kernel=kernel)
-    np.testing.assert_allclose(out, reference(case | {"keep": keep}, True), rtol=0, atol=2e-6)
-
-
 def test_probabilities_sum_to_one_and_are_zero_where_invisible():
     case = given("padded")
     mask = visible(jnp.asarray(case["q_slots"]), 9, jnp.asarray(case["kv_mask"]))
@@ -193,8 +204,13 @@ def test_probabilities_sum_to_one_and_are_zero_where_invisible():
     assert (p[~np.broadcast_to(mask, p.shape) & seen[..., None]] == 0).all()
 
 
-def test_auto_is_a_kernel():
-    assert select_kernel("auto") in KERNELS
+def test_auto_is_the_kernel_of_the_devices():
+    """Those of the current mesh, which need not be here."""
+    assert select_kernel("auto") == "xla"
+    for platform, kernel in {"tpu": "tpu", "cpu": "xla"}.items():
+        device = AbstractDevice(device_kind=platform, num_cores=None, platform=platform)
+        with jax.sharding.use_abstract_mesh(AbstractMesh((8,), ("data",), abstract_device=device)):
+            assert select_kernel("auto") == kernel
 
 
 def test_unknown_kernel():

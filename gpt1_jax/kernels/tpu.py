@@ -1,7 +1,8 @@
 """Causal attention with dropout inside for TPUs: Pallas kernels that never write the scores [L, L] to memory.
 
-Everything lies as the projections leave it: q, k and v are lanes of one array [B, L, 3 * width], o is [B, L, width],
-and a grid step works on a *group* of heads that fills 128 lanes (two heads of 64) of one row of the batch. Scores are
+Everything lies as the projections leave it: q, k and v are parts of one array [B, 3, L, H * head_dim], o is
+[B, L, H * head_dim], and a grid step works on a *group* of heads that fills 128 lanes (two heads of 64) of one row of
+the batch. Scores are
 transposed, [keys, queries]: what belongs to a query (maximum, sum, the words of its dropout mask) then lies along the
 lanes, and reductions over keys are elementwise. A block of queries meets the keys up to its own end and no later ones,
 all of them at once, so that there is no online softmax:
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -33,7 +35,7 @@ from gpt1_jax.precision import matmul_precision
 LANES = 128
 SUBLANES = 16
 """Rows of a tile of 16-bit numbers; float32 has 8."""
-VMEM_BYTES = 100 * 2**20
+VMEM_BYTES = 32 * 2**20
 MAX_BLOCKS = 8
 MAX_TOKENS = 2048
 """Of a row; longer ones do not fit the memory that the vector units work on."""
@@ -141,78 +143,99 @@ def _penalty(hidden: Array) -> Array:
     return jnp.broadcast_to(hidden, (8, hidden.shape[1])).T[:, :1]
 
 
+def _staggered(plan: Plan, *stages: Callable[..., tuple[Any, ...]]) -> None:
+    """Takes every block and head of a group through the stages, each a stage behind the one before it.
+
+    So the matrix units work on one while the vector units work on another: the compiler moves little past each other.
+    A stage gets the block's start, the head and what the stage before it gave.
+    """
+    units = [(start, head) for start in range(0, plan.length, plan.block) for head in range(plan.group)]
+    given: dict[tuple[int, int], tuple[Any, ...]] = dict.fromkeys(units, ())
+    for turn in range(len(units) + len(stages) - 1):
+        for late, stage in enumerate(stages):
+            if 0 <= turn - late < len(units):
+                unit = units[turn - late]
+                given[unit] = stage(*unit, *given[unit])
+
+
 def _forward_kernel(*refs: Any, plan: Plan) -> None:
     q_ref, k_ref, v_ref, *rest, o_ref, lse_ref = refs
-    hidden_ref, (first_ref, second_ref) = _optional(rest, plan)
+    hidden_ref, word_refs = _optional(rest, plan)
     block, dtype = plan.block, q_ref.dtype
     v_t = v_ref[0].T
     penalty = _penalty(hidden_ref[0]) if plan.masked else None
-    for start in range(0, plan.length, block):
+    outputs = []
+
+    def scores(start: int, head: int) -> tuple[Array, ...]:
         stop = start + block
-        queries, keys = slice(start, stop), k_ref[0, :stop]
-        q = q_ref[0, queries] * jnp.asarray(plan.scale, dtype)
-        outputs = []
-        for head in range(plan.group):
-            s = _product(keys, _of_head(q, plan, head), (1, 1))
-            if plan.masked:
-                s = s + penalty[:stop]
-            s = jnp.concatenate([s[:start], _causal(s[start:])]) if start else _causal(s)
-            highest = s.max(0, keepdims=True)
-            p = jnp.exp(s - highest)
-            total = p.sum(0, keepdims=True)
-            lse_ref[0, 0, head : head + 1, queries] = highest + jnp.log(total)
-            if plan.rate:
-                words = (ref[0, 0, head : head + 1, queries] for ref in (first_ref, second_ref))
-                p = jnp.where(_keep(*words, 0, stop, plan.rate), p, 0.0)
-            o_t = _product(v_t[_rows_of_head(plan, head), :stop], p.astype(dtype), (1, 0))
-            outputs.append(o_t * (1.0 / ((1.0 - plan.rate) * total)))
-        o_ref[0, queries] = jnp.concatenate(outputs).T.astype(dtype)
+        q = q_ref[0, start:stop] * jnp.asarray(plan.scale, dtype)
+        s = _product(k_ref[0, :stop], _of_head(q, plan, head), (1, 1))
+        s = s + penalty[:stop] if plan.masked else s
+        return (jnp.concatenate([s[:start], _causal(s[start:])]) if start else _causal(s),)
+
+    def probabilities(start: int, head: int, s: Array) -> tuple[Array, ...]:
+        highest = s.max(0, keepdims=True)
+        p = jnp.exp(s - highest)
+        total = p.sum(0, keepdims=True)
+        lse_ref[0, 0, head : head + 1, start : start + block] = highest + jnp.log(total)
+        if plan.rate:
+            words = (ref[0, 0, head : head + 1, start : start + block] for ref in word_refs)
+            p = jnp.where(_keep(*words, 0, s.shape[0], plan.rate), p, 0.0)
+        return p.astype(dtype), total
+
+    def output(start: int, head: int, p: Array, total: Array) -> tuple[Array, ...]:
+        o_t = _product(v_t[_rows_of_head(plan, head), : p.shape[0]], p, (1, 0))
+        outputs.append(o_t * (1.0 / ((1.0 - plan.rate) * total)))
+        if head == plan.group - 1:
+            o_ref[0, start : start + block] = jnp.concatenate(outputs).T.astype(dtype)
+            outputs.clear()
+        return ()
+
+    _staggered(plan, scores, probabilities, output)
 
 
 def _backward_kernel(*refs: Any, plan: Plan) -> None:
     q_ref, k_ref, v_ref, do_ref, o_ref, lse_ref, *rest, dqkv_ref, dq_t_ref = refs
-    hidden_ref, (first_ref, second_ref) = _optional(rest, plan)
-    block, dtype = plan.block, q_ref.dtype
-    rest_of = 1.0 - plan.rate
-    q = q_ref[0] * jnp.asarray(plan.scale, dtype)
-    do = do_ref[0]
+    hidden_ref, word_refs = _optional(rest, plan)
+    block, dtype, kept = plan.block, q_ref.dtype, 1.0 - plan.rate
+    q, do = q_ref[0] * jnp.asarray(plan.scale, dtype), do_ref[0]
     k_t = k_ref[0].T
     do_o = (do.astype(jnp.float32) * o_ref[0].astype(jnp.float32)).T
     penalty = _penalty(hidden_ref[0]) if plan.masked else None
-    first_lane = [pl.multiple_of((part * plan.n_groups + pl.program_id(1)) * plan.width, LANES) for part in range(3)]
+    lanes = pl.ds(pl.multiple_of(pl.program_id(1) * plan.width, LANES), plan.width)
+    q_of, do_of = ([_of_head(x, plan, head) for head in range(plan.group)] for x in (q, do))
+    # Scaled by 1 - rate, as are dP, dS and the products below until they are written.
+    delta = [do_o[_rows_of_head(plan, head)].sum(0, keepdims=True) * kept for head in range(plan.group)]
+    parts = []
 
-    def write(part: int, rows: slice, x: Array) -> None:
-        dqkv_ref[0, rows, pl.ds(first_lane[part], plan.width)] = x.astype(dtype)
+    def scores(start: int, head: int) -> tuple[Array, ...]:
+        keys = slice(start, start + block)
+        s = _product(k_ref[0, keys], q_of[head][start:], (1, 1))
+        s = s + penalty[keys] if plan.masked else s
+        s = jnp.concatenate([_causal(s[:, :block]), s[:, block:]], 1) if s.shape[1] > block else _causal(s)
+        return s, _product(v_ref[0, keys], do_of[head][start:], (1, 1))
 
-    heads = []
-    for head in range(plan.group):
-        delta = do_o[_rows_of_head(plan, head)].sum(0, keepdims=True) * rest_of
-        heads.append((_of_head(q, plan, head), _of_head(do, plan, head), delta))
-    for start in range(0, plan.length, block):
-        keys, queries = slice(start, start + block), slice(start, plan.length)
-        k, v = k_ref[0, keys], v_ref[0, keys]
-        dk = dv = 0.0
-        for head, (q_h, do_h, delta) in enumerate(heads):
-            s = _product(k, q_h[queries], (1, 1))
-            if plan.masked:
-                s = s + penalty[keys]
-            s = jnp.concatenate([_causal(s[:, :block]), s[:, block:]], 1) if s.shape[1] > block else _causal(s)
-            p = jnp.exp(s - lse_ref[0, 0, head : head + 1, queries])
-            dp = _product(v, do_h[queries], (1, 1))
-            dropped = p
-            if plan.rate:
-                words = (ref[0, 0, head : head + 1, queries] for ref in (first_ref, second_ref))
-                keep = _keep(*words, start, block, plan.rate)
-                dropped, dp = jnp.where(keep, p, 0.0), jnp.where(keep, dp, 0.0)
-            dv += _product(dropped.astype(dtype), do_h[queries], (1, 0))
-            ds = (p * (dp - delta[:, queries])).astype(dtype)
-            dk += _product(ds, q_h[queries], (1, 0))
-            rows = _rows_of_head(plan, head)
-            dq_t = _product(k_t[rows, keys], ds, (1, 0))
-            dq_t_ref[rows, queries] = dq_t if start == 0 else dq_t_ref[rows, queries] + dq_t
-        write(1, keys, dk * (1.0 / rest_of))
-        write(2, keys, dv * (1.0 / rest_of))
-    write(0, slice(0, plan.length), (dq_t_ref[...] * (plan.scale / rest_of)).T)
+    def gradients(start: int, head: int, s: Array, dp: Array) -> tuple[Array, ...]:
+        p = dropped = jnp.exp(s - lse_ref[0, 0, head : head + 1, start:])
+        if plan.rate:
+            words = (ref[0, 0, head : head + 1, start:] for ref in word_refs)
+            keep = _keep(*words, start, block, plan.rate)
+            dropped, dp = jnp.where(keep, p, 0.0), jnp.where(keep, dp, 0.0)
+        return dropped.astype(dtype), (p * (dp - delta[head][:, start:])).astype(dtype)
+
+    def products(start: int, head: int, dropped: Array, ds: Array) -> tuple[Array, ...]:
+        keys, rows = slice(start, start + block), _rows_of_head(plan, head)
+        parts.append((_product(ds, q_of[head][start:], (1, 0)), _product(dropped, do_of[head][start:], (1, 0))))
+        dq_t = _product(k_t[rows, keys], ds, (1, 0))
+        dq_t_ref[rows, start:] = dq_t_ref[rows, start:] + dq_t if start else dq_t
+        if head == plan.group - 1:
+            for part, heads in enumerate(zip(*parts, strict=True), 1):
+                dqkv_ref[0, part, keys, lanes] = (sum(heads) * (1.0 / kept)).astype(dtype)
+            parts.clear()
+        return ()
+
+    _staggered(plan, scores, gradients, products)
+    dqkv_ref[0, 0, :, lanes] = (dq_t_ref[...] * (plan.scale / kept)).T.astype(dtype)
 
 
 def _optional(refs: list[Any], plan: Plan) -> tuple[Any, list[Any]]:
@@ -223,15 +246,16 @@ def _optional(refs: list[Any], plan: Plan) -> tuple[Any, list[Any]]:
 
 def _specs(plan: Plan) -> tuple[list[Any], Any, Any, list[Any]]:
     """Blocks of q, k and v; of o; of a number for each query and head; of padding and words."""
-    n, length = plan.n_groups, plan.length
-    parts = [pl.BlockSpec((1, length, plan.width), functools.partial(_part, part * n)) for part in range(3)]
+    length = plan.length
+    parts = [pl.BlockSpec((1, None, length, plan.width), functools.partial(_part, part)) for part in range(3)]
+    o = pl.BlockSpec((1, length, plan.width), lambda b, g: (b, 0, g))
     number = pl.BlockSpec((1, 1, plan.group, length), lambda b, g: (b, g, 0, 0))
     optional = [pl.BlockSpec((1, 1, length), lambda b, g: (b, 0, 0))] * plan.masked + [number, number] * (plan.rate > 0)
-    return parts, parts[0], number, optional
+    return parts, o, number, optional
 
 
-def _part(first: int, b: Any, g: Any) -> tuple[Any, ...]:
-    return b, 0, first + g
+def _part(part: int, b: Any, g: Any) -> tuple[Any, ...]:
+    return b, part, 0, g
 
 
 def _work(plan: Plan, batch: int, itemsize: int, *, backward: bool) -> Work:
@@ -266,7 +290,7 @@ def _call(kernel: Any, name: str, plan: Plan, batch: int, work: Work, **options:
 
 
 def _forward(plan: Plan, qkv: Array, extra: tuple[Array, ...]) -> tuple[Array, Array]:
-    batch, length, _ = qkv.shape
+    batch, _, length, _ = qkv.shape
     parts, o, number, optional = _specs(plan)
     return _call(
         _forward_kernel,
@@ -285,7 +309,7 @@ def _forward(plan: Plan, qkv: Array, extra: tuple[Array, ...]) -> tuple[Array, A
 
 def _backward(plan: Plan, residuals: tuple[Any, ...], do: Array) -> tuple[Array, None]:
     qkv, extra, o, lse = residuals
-    batch, length, width = qkv.shape
+    batch, _, length, width = qkv.shape
     parts, part, number, optional = _specs(plan)
     dqkv = _call(
         _backward_kernel,
@@ -294,7 +318,7 @@ def _backward(plan: Plan, residuals: tuple[Any, ...], do: Array) -> tuple[Array,
         batch,
         _work(plan, batch, qkv.dtype.itemsize, backward=True),
         in_specs=[*parts, part, part, number, *optional],
-        out_specs=pl.BlockSpec((1, length, width), lambda b, g: (b, 0, 0)),
+        out_specs=pl.BlockSpec((1, 3, length, width), lambda b, g: (b, 0, 0, 0)),
         out_shape=jax.ShapeDtypeStruct(qkv.shape, qkv.dtype),
         scratch_shapes=[pltpu.VMEM((plan.width, length), jnp.float32)],
     )(qkv, qkv, qkv, do, o, lse, *extra)
@@ -325,8 +349,9 @@ def _local(q: Array, k: Array, v: Array, kv_mask: Array | None, words: Words | N
     for word in words or ():
         extra.append(jnp.pad(word, ((0, 0), (0, 0), (0, more))).reshape(batch, groups, plan.group, plan.length))
     # Next to each other as they came out of the projection, so that the compiler finds nothing to copy.
-    qkv = jnp.stack([q, k, v], 2).reshape(batch, n_tokens, 3 * groups, lanes)
-    qkv = jnp.pad(qkv, ((0, 0), (0, more), (0, 0), (0, plan.width - lanes))).reshape(batch, plan.length, -1)
+    qkv = jnp.stack([q, k, v], 1).reshape(batch, 3, n_tokens, groups, lanes)
+    qkv = jnp.pad(qkv, ((0, 0), (0, 0), (0, more), (0, 0), (0, plan.width - lanes)))
+    qkv = qkv.reshape(batch, 3, plan.length, groups * plan.width)
     o = _attention(plan, qkv, tuple(extra)).reshape(batch, plan.length, groups, plan.width)
     return o[:, :n_tokens, :, :lanes].reshape(q.shape)
 

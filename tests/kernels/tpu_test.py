@@ -1,0 +1,167 @@
+"""The TPU kernel against plain attention, interpreted on a CPU: the same mask, values and gradients, on every mesh."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from gpt1_jax.attention import causal_attention
+from gpt1_jax.dropout import Dropout
+from gpt1_jax.errors import InputError
+from gpt1_jax.kernels import tpu
+from gpt1_jax.model import GPT1, GPT1Config
+from gpt1_jax.sharding import MeshConfig, make_mesh
+
+FLOAT32_ERROR = 2e-6  # of the largest entry: other orders of summation
+BFLOAT16_ERROR = 0.01  # likewise, and P, dS and the results are rounded to 8 bits: 2^-8 each
+
+slow = pytest.mark.slow
+
+
+def arrays(*shape: int, dtype: Any = jnp.float32) -> tuple[jax.Array, ...]:
+    """q, k, v and the gradient of o."""
+    rng = np.random.default_rng(0)
+    return tuple(jnp.asarray(rng.normal(size=shape), dtype) for _ in range(4))
+
+
+def site(n_rows: int, rate: float = 0.3) -> Dropout:
+    return Dropout(rate, key_words=jnp.array([3, 5], jnp.uint32), rows=7 * jnp.arange(n_rows) + 2)
+
+
+def padding(n_rows: int, length: int) -> jax.Array:
+    """At either end, and none in the first row."""
+    first, last = np.arange(n_rows)[:, None] * length // 8, length - np.arange(n_rows)[:, None] * length // 6
+    return jnp.asarray((np.arange(length) >= first) & (np.arange(length) < last))
+
+
+@functools.partial(jax.jit, static_argnames="kernel")
+def attend(q: Any, k: Any, v: Any, do: Any, kv_mask: Any, dropout: Any, kernel: str) -> tuple[jax.Array, ...]:
+    """O and the gradients of q, k and v; queries that see nothing have no part in them."""
+    sees = 1.0 if kv_mask is None else (jnp.cumsum(kv_mask, 1) > 0)[:, :, None, None]
+
+    def run(q: Any, k: Any, v: Any) -> jax.Array:
+        return causal_attention(q, k, v, kv_mask=kv_mask, dropout=dropout, kernel=kernel) * jnp.asarray(sees, q.dtype)
+
+    o, pull = jax.vjp(run, q, k, v)
+    return o, *pull(do)
+
+
+def assert_same(ours: tuple[jax.Array, ...], theirs: tuple[jax.Array, ...], error: float) -> None:
+    for name, a, b in zip(("o", "dq", "dk", "dv"), ours, theirs, strict=True):
+        a, b = np.float32(a), np.float32(b)
+        assert np.abs(a - b).max() <= error * np.abs(b).max(), name
+
+
+# Tokens, heads and their width; the last two columns: dropout, padding.
+CASES = [
+    (7, 3, 64, True, True),
+    (64, 2, 64, True, False),
+    (40, 2, 80, True, False),  # a head that does not share lanes
+    (48, 4, 32, False, True),
+    (130, 2, 64, True, True),
+    pytest.param(448, 2, 64, True, False, marks=slow),
+    pytest.param(512, 2, 64, True, True, marks=slow),
+    pytest.param(513, 1, 64, True, True, marks=slow),
+    pytest.param(704, 2, 64, True, True, marks=slow),
+    pytest.param(1100, 1, 64, True, False, marks=slow),  # blocks of 256
+]
+
+
+@pytest.mark.parametrize(("length", "n_heads", "head_dim", "dropped", "padded"), CASES)
+def test_values_and_gradients(length, n_heads, head_dim, dropped, padded):
+    given = arrays(2, length, n_heads, head_dim)
+    options = (padding(2, length) if padded else None, site(2) if dropped else None)
+    assert_same(attend(*given, *options, "tpu"), attend(*given, *options, "xla"), FLOAT32_ERROR)
+
+
+def test_bfloat16():
+    """Against plain attention in float32."""
+    given = arrays(2, 130, 2, 64, dtype=jnp.bfloat16)
+    whole = tuple(x.astype(jnp.float32) for x in given)
+    ours = attend(*given, None, site(2), "tpu")
+    assert {x.dtype for x in ours} == {jnp.dtype(jnp.bfloat16)}
+    assert_same(ours, attend(*whole, None, site(2), "xla"), BFLOAT16_ERROR)
+
+
+def test_the_very_same_mask():
+    """With equal scores and V = 1, o is the probability itself: what is zero was dropped."""
+    length, n_heads = 64, 2
+    zero = jnp.zeros((2, length, n_heads, 64))
+    one = jnp.broadcast_to(jnp.eye(64)[:, None], zero.shape)
+    kept = attend(zero, zero, one, zero, None, site(2), "tpu")[0] > 0
+    visible = np.tril(np.ones((length, length), bool))
+    np.testing.assert_array_equal(kept.swapaxes(1, 2), site(2).keep((2, n_heads, length, length)) & visible)
+
+
+@pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 2), (1, 2, 3)], ids=str)
+@pytest.mark.parametrize("manual", [False, True])
+def test_every_mesh(mesh, manual, devices):
+    """Also where `data` is divided already, as in `sharding.summed_over_data`."""
+    given = arrays(8, 9, 6, 64)
+    options = (padding(8, 9), site(8))
+    alone = attend(*given, *options, "xla")
+    made = make_mesh(MeshConfig(*mesh), devices=devices[: int(np.prod(mesh))])
+    run = functools.partial(attend, kernel="tpu")
+    with jax.set_mesh(made):
+        if manual:
+            rows, whole = PartitionSpec("data"), PartitionSpec()
+            specs = (*[rows] * 5, Dropout(0.3, key_words=whole, rows=rows))
+            run = jax.shard_map(run, in_specs=specs, out_specs=rows, axis_names={"data"}, check_vma=False)
+        assert_same(jax.jit(run)(*given, *options), alone, FLOAT32_ERROR)
+
+
+def test_rows_that_do_not_divide(devices):
+    """One, to initialise a model."""
+    given = arrays(1, 7, 2, 64)
+    with jax.set_mesh(make_mesh(MeshConfig(4, 1, 2), devices=devices)):
+        ours = attend(*given, None, None, "tpu")
+    assert_same(ours, attend(*given, None, None, "xla"), FLOAT32_ERROR)
+
+
+def test_a_whole_model():
+    """Its loss and its gradients, all dropout on."""
+    tokens = jnp.asarray(np.random.default_rng(1).integers(0, 50, (2, 24)))
+    sizes = {"vocab_size": 50, "n_ctx": 32, "n_embd": 128, "n_head": 2, "n_layer": 2}
+    params = GPT1(GPT1Config(**sizes)).init(jax.random.key(0), tokens)["params"]
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def loss(params: Any, kernel: str) -> jax.Array:
+        model = GPT1(GPT1Config(**sizes, attention=kernel))
+        real = jnp.arange(24) < jnp.array([[24], [17]])
+        logits = model.apply(
+            {"params": params}, tokens, attention_mask=real, deterministic=False, rngs={"dropout": jax.random.key(1)}
+        )
+        found = jnp.take_along_axis(jax.nn.log_softmax(logits[:, :-1]), tokens[:, 1:, None], -1)[..., 0]
+        return -(found * real[:, 1:]).mean()
+
+    (ours, dours), (theirs, dtheirs) = (jax.value_and_grad(loss)(params, kernel) for kernel in ("tpu", "xla"))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    size = max(np.abs(x).max() for x in jax.tree.leaves(dtheirs))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * size), dours, dtheirs)
+
+
+def test_too_long():
+    """Refused by name, and left to plain attention where the choice was ours."""
+    q = jnp.zeros((1, tpu.MAX_TOKENS + 1, 1, 8))
+    with pytest.raises(InputError, match="attention='tpu' takes at most 2048 tokens, not 2049; use 'auto' or 'xla'"):
+        causal_attention(q, q, q, kernel="tpu")
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_lowers_for_tpu(dtype):
+    """Which checks shapes and operations, and says nothing about the memory that the compiler finds."""
+    plan = tpu.Plan(2, 64, 256, rate=0.1, masked=True, interpret=False)
+    shape = functools.partial(jax.ShapeDtypeStruct, dtype=dtype)
+    words = jax.ShapeDtypeStruct((2, 1, 2, 256), jnp.uint32)
+    extra = (jax.ShapeDtypeStruct((2, 1, 256), jnp.float32), words, words)
+
+    def both(qkv: Any, extra: Any, do: Any) -> Any:
+        o, pull = jax.vjp(lambda qkv: tpu._attention(plan, qkv, extra), qkv)
+        return o, pull(do)
+
+    text = jax.jit(both).trace(shape((2, 3, 256, 128)), extra, shape((2, 256, 128))).lower(lowering_platforms=("tpu",))
+    assert text.as_text().count("tpu_custom_call") == 2
