@@ -13,7 +13,9 @@ from jax.sharding import Mesh
 from gpt1_jax.data.progress import ReadingProgress
 from gpt1_jax.sharding import to_global
 from gpt1_jax.stop import raise_if_stopped
-from gpt1_jax.train import MAX_IN_FLIGHT
+
+MAX_AHEAD = 2
+"""Batches that are with the devices when the next is assembled."""
 
 
 def outputs_of(
@@ -40,6 +42,8 @@ def outputs_of(
       Interrupted: between two batches.
     """
     in_flight: collections.deque[Any] = collections.deque()
+    # A CPU would compute them side by side: with the memory of both, and collectives of both between processes.
+    one_by_one = mesh.devices.flat[0].platform == "cpu"
     first = jax.process_index() == 0
     with ReadingProgress(label, total=len(batches), unit="batches", show=first, delay=5.0) as progress:
 
@@ -50,8 +54,11 @@ def outputs_of(
 
         for i in range(len(batches)):
             raise_if_stopped(mesh)
-            in_flight.append(step(params, to_global(batches[i], mesh)))
-            if len(in_flight) > MAX_IN_FLIGHT:
+            batch = to_global(batches[i], mesh)
+            if one_by_one:
+                jax.block_until_ready(list(in_flight))
+            in_flight.append(step(params, batch))
+            if len(in_flight) > MAX_AHEAD:
                 yield fetched()
         while in_flight:
             yield fetched()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -29,8 +31,7 @@ class TextEvaluator:
 
     def __init__(self, model: GPT1, mesh: Mesh, windows: HeldoutWindows, *, loss: LossConfig = LossConfig()) -> None:
         self._mesh, self._windows = mesh, windows
-        nll = functools.partial(lm_nll_sum, model, config=loss)
-        self._nll = jit_eval_step(nll, mesh, param_shardings(model, mesh))
+        self._nll = _compiled_nll(model, mesh, loss)
 
     def __call__(self, params: Params) -> dict[str, float]:
         """Mean loss in nats per token, its exponential, and bits per byte of the raw text (UTF-8).
@@ -44,3 +45,9 @@ class TextEvaluator:
         loss = nll / self._windows.n_targets
         bits = nll / math.log(2.0)
         return {"loss": loss, "perplexity": math.exp(loss), "bits_per_byte": bits / self._windows.n_bytes}
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled_nll(model: GPT1, mesh: Mesh, loss: LossConfig) -> Callable[..., Any]:
+    # One jitted function per model and mesh, so that evaluations in one process share its compilation.
+    return jit_eval_step(functools.partial(lm_nll_sum, model, config=loss), mesh, param_shardings(model, mesh))

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from gpt1_jax import batchwise
-from gpt1_jax.batchwise import outputs_of
+from gpt1_jax.batchwise import MAX_AHEAD, outputs_of
 from gpt1_jax.sharding import MeshConfig, make_mesh
 from gpt1_jax.stop import Interrupted
-from gpt1_jax.train import MAX_IN_FLIGHT
 
 
 @pytest.fixture
@@ -34,12 +33,12 @@ class Batches:
         return {"x": np.full((2,), i)}
 
 
-@pytest.mark.parametrize("n", [1, MAX_IN_FLIGHT, 3 * MAX_IN_FLIGHT])
+@pytest.mark.parametrize("n", [1, MAX_AHEAD, 3 * MAX_AHEAD])
 def test_all_outputs_in_order_and_later_batches_before_the_first_output(mesh, n):
     batches = Batches(n)
     outputs = outputs_of(lambda params, batch: params * batch["x"], 10, batches, mesh, label="test")
     assert next(outputs).tolist() == [0, 0]
-    assert batches.made == list(range(min(n, MAX_IN_FLIGHT + 1)))
+    assert batches.made == list(range(min(n, MAX_AHEAD + 1)))
     assert [output.tolist() for output in outputs] == [[10 * i] * 2 for i in range(1, n)]
     assert batches.made == list(range(n))
 
