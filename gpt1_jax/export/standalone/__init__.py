@@ -1,0 +1,1 @@
+"""What is copied into an exported folder. These files import nothing of this package, and run beside each other."""
