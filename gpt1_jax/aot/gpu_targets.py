@@ -54,4 +54,5 @@ def target_description(chip: Chip) -> str:
     }
     lines = [f"  {name}: {value}" for name, value in fields.items()]
     lines.append(f"  cuda_compute_capability {{ major: {major} minor: {minor} }}")
-    return "\n".join(["gpu_device_info {", *lines, "}", 'platform_name: "CUDA"', ""])
+    kind = f'device_description_str: "{chip.device_kind}"'  # what JAX calls it; kernels are written for it
+    return "\n".join(["gpu_device_info {", *lines, "}", 'platform_name: "CUDA"', kind, ""])

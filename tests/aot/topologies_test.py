@@ -60,6 +60,7 @@ def test_the_table_is_whole():
         assert (chip.clock > 0) == (chip.platform == "tpu")
         if chip.platform == "cuda":
             assert f"device_memory_size: {int(chip.hbm_bytes)}\n" in target_description(chip)
+            assert f'device_description_str: "{chip.device_kind}"\n' in target_description(chip)
 
 
 def test_a_reduction_over_a_pod_is_as_fast_as_its_maker_says():
