@@ -1,4 +1,4 @@
-"""Text from the model: one compiled loop over cached keys and values.
+"""Text from the model, or tokens: prompts as rows of one batch, which `decoding` continues.
 
 The window rule. The model has n_ctx positions, so a sequence of n tokens is read through a window that starts at
 
@@ -11,35 +11,29 @@ large stride does that rarely (each row once in `stride` tokens) and leaves at l
 context; stride=1 always leaves n_ctx, and reads the window again for every token. The window depends on n alone, so
 that a text continued in two calls is the text continued in one.
 
-Shapes: B rows, T slots of the token buffer, S slots of the cache, V vocabulary. B, T and the prompts' length are
-rounded up to powers of two, and everything else that a caller may change (but the stride) is traced: another prompt,
-temperature or number of tokens seldom compiles anything.
+The number of rows, and of prompt and new tokens together, are rounded up to powers of two, and everything else that a
+caller may change (but the stride) is traced: another prompt, temperature or number of tokens seldom compiles anything.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import flax.struct
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import logging
-from jax import Array, lax
 
+from gpt1_jax.decoding import Rows, pad_left, run
 from gpt1_jax.errors import InputError
-from gpt1_jax.model import GPT1, GPT1Config, KVCache
+from gpt1_jax.model import GPT1, GPT1Config
 
 if TYPE_CHECKING:
     from gpt1_jax.tokenizers import Tokenizer
 
-_MIN_PREFILL = 16  # smallest buckets: of the prompts' length,
-_MIN_SLOTS = 64  # and of prompt and new tokens together
-_ANY = -1  # in a stop sequence: matches every token
+_MIN_SLOTS = 64  # smallest bucket of prompt and new tokens together
 
 
 def generate(
@@ -177,200 +171,20 @@ def generate_tokens(
         tokens[i, : len(window)] = window
         length[i], limit[i] = len(window), len(window) + max_new_tokens
 
-    result = _run(
+    result = run(
         model,
         params,
-        _Rows(tokens, length, limit, np.asarray([*dropped, *[0] * (n_rows - len(dropped))], np.int32)),
-        _pad_left(stop_sequences),
+        Rows(tokens, length, limit, np.asarray([*dropped, *[0] * (n_rows - len(dropped))], np.int32)),
+        pad_left(stop_sequences),
         jax.random.key(seed, impl="threefry2x32"),
         np.float32(temperature),
         np.int32(config.vocab_size if top_k is None else min(top_k, config.vocab_size)),
         np.float32(top_p),
-        n_prefill=min(_bucket(longest - 1, _MIN_PREFILL), config.n_ctx),
         stride=stride,
     )
     tokens, end = jax.device_get((result.tokens, result.length))
     news = [tokens[i, len(window) : end[i]].tolist() for i, window in enumerate(windows)]
     return [_without_stop(new, stop_sequences) for new in news]
-
-
-def draw(logits: Array, keys: Array, temperature: Array, top_k: Array, top_p: Array) -> Array:
-    """One token id for each row, from softmax(logits / temperature) restricted to top_k, then to top_p.
-
-    Args:
-      logits: float32 [B, V].
-      keys: random keys [B].
-      temperature: float32 scalar; 0 takes the likeliest token.
-      top_k: int32 scalar, 1 .. V; V keeps all.
-      top_p: float32 scalar, in (0, 1]; 1 keeps all. Applied to the probabilities renormalised over the top k.
-
-    Returns:
-      int32 [B].
-    """
-
-    def random(logits: Array) -> Array:
-        # The largest score is 0 before the division, so that no temperature overflows.
-        scores = (logits - logits.max(axis=-1, keepdims=True)) / temperature
-        return jax.vmap(jax.random.categorical)(keys, restrict(scores, top_k, top_p)).astype(jnp.int32)
-
-    def likeliest(logits: Array) -> Array:
-        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
-
-    return lax.cond(temperature < jnp.finfo(jnp.float32).tiny, likeliest, random, logits)
-
-
-def restrict(scores: Array, top_k: Array, top_p: Array) -> Array:
-    """-inf for every token outside the k likeliest, and then outside the smallest set of probability top_p.
-
-    Args and shapes as in `draw`; of equal tokens the lower ids count as likelier, so the sets are exact. At least one
-    token is left.
-    """
-
-    def k_likeliest(scores: Array) -> Array:
-        kept = _likeliest(scores, jnp.ones_like(scores), top_k.astype(jnp.float32))
-        return jnp.where(kept, scores, -jnp.inf)
-
-    def nucleus(scores: Array) -> Array:
-        kept = _likeliest(scores, jax.nn.softmax(scores, axis=-1), top_p)
-        return jnp.where(kept, scores, -jnp.inf)
-
-    scores = lax.cond(top_k < scores.shape[-1], k_likeliest, lambda scores: scores, scores)
-    return lax.cond(top_p < 1, nucleus, lambda scores: scores, scores)
-
-
-def _likeliest(scores: Array, weights: Array, target: Array) -> Array:
-    """The smallest set of highest scores whose weights sum to the target or more: bool [B, V].
-
-    Equal scores must have equal weights. The lowest score of the set is found bit by bit, which takes 32 sums where
-    sorting 40k tokens takes several times as long.
-    """
-    bits = lax.bitcast_convert_type(jnp.where(scores == 0, 0.0, scores), jnp.uint32)  # -0 equals 0
-    top_bit = jnp.uint32(1 << 31)
-    order = jnp.where(bits >= top_bit, ~bits, bits | top_bit)  # unsigned integers in the order of the floats
-
-    def lower_bit(i: Array, lowest: Array) -> Array:
-        raised = lowest | (top_bit >> i.astype(jnp.uint32))
-        enough = jnp.sum(jnp.where(order >= raised, weights, 0), axis=-1, keepdims=True) >= target
-        return jnp.where(enough, raised, lowest)
-
-    lowest = lax.fori_loop(0, 32, lower_bit, jnp.zeros((scores.shape[0], 1), jnp.uint32))
-    above = jnp.sum(jnp.where(order > lowest, weights, 0), axis=-1, keepdims=True)
-    tied = order == lowest
-    before = jnp.cumsum(tied, axis=-1) - tied
-    return (order > lowest) | (tied & (above + before * weights < target))
-
-
-@flax.struct.dataclass
-class _Rows:
-    """The sequences as the loop carries them.
-
-    Attributes:
-      tokens: int32 [B, T].
-      length: int32 [B], tokens known so far; a row is active while length < limit.
-      limit: int32 [B]; lowered to `length` when a stop sequence ends the row.
-      dropped: int32 [B], tokens of the prompt before tokens[:, 0].
-      cache: all tokens of the row's window but the newest.
-    """
-
-    tokens: Array
-    length: Array
-    limit: Array
-    dropped: Array
-    cache: KVCache | None = None
-
-    @property
-    def active(self) -> Array:
-        """Which rows still want tokens: bool [B]."""
-        return self.length < self.limit
-
-
-@functools.partial(jax.jit, static_argnames=("model", "n_prefill", "stride"))
-def _run(
-    model: GPT1,
-    params: Mapping[str, Any],
-    rows: _Rows,
-    stops: Array,
-    key: Array,
-    temperature: Array,
-    top_k: Array,
-    top_p: Array,
-    *,
-    n_prefill: int,
-    stride: int,
-) -> _Rows:
-    """The whole of generation: reads the prompts, then adds tokens until no row is active."""
-    config = model.config
-    n_rows, n_slots = rows.tokens.shape
-    n_kept = config.n_ctx - stride
-    prompt_end = rows.length
-    row_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n_rows))
-
-    def decode(tokens: Array, cache: KVCache) -> tuple[Array, KVCache]:
-        return model.apply({"params": params}, tokens, cache, method="decode")
-
-    def step(s: _Rows) -> _Rows:
-        """Reads the newest token of every row and draws the next one."""
-        newest = jnp.take_along_axis(s.tokens, s.length[:, None] - 1, axis=1)
-        h, cache = decode(newest, s.cache)
-        logits = model.apply({"params": params}, h[:, 0], method="lm_logits")[:, : config.vocab_size]
-        keys = jax.vmap(jax.random.fold_in)(row_keys, s.dropped + s.length)
-        drawn = draw(logits, keys, temperature, top_k, top_p)
-        at = jnp.where(s.active, s.length, n_slots)
-        tokens = s.tokens.at[jnp.arange(n_rows), at].set(drawn, mode="drop")
-        length = s.length + s.active
-        stopped = s.active & _ends_with(tokens, prompt_end, length, stops)
-        return s.replace(
-            tokens=tokens,
-            length=length,
-            limit=jnp.where(stopped, length, s.limit),
-            cache=cache.replace(length=s.cache.length + s.active),
-        )
-
-    def full(s: _Rows) -> Array:
-        return s.active & (s.cache.length == config.n_ctx)
-
-    def slide(s: _Rows) -> _Rows:
-        """Moves the window of one full row: the newest token is read by the next step, those before it here.
-
-        One row at a time, so that rows that fill up at different times cost nothing to each other.
-        """
-        row = jnp.argmax(full(s))
-        cache = s.cache
-        if n_kept:
-            window = lax.dynamic_slice(s.tokens, (row, s.length[row] - 1 - n_kept), (1, n_kept))
-            _, read = decode(window, KVCache.empty(config, 1, n_kept))
-            cache = cache.replace(
-                keys=tuple(_set_row(old, new, row) for old, new in zip(cache.keys, read.keys, strict=True)),
-                values=tuple(_set_row(old, new, row) for old, new in zip(cache.values, read.values, strict=True)),
-            )
-        return s.replace(cache=cache.replace(length=cache.length.at[row].set(n_kept)))
-
-    def until_full(s: _Rows) -> _Rows:
-        s = lax.while_loop(lambda s: full(s).any(), slide, s)
-        return lax.while_loop(lambda s: s.active.any() & ~full(s).any(), step, s)
-
-    _, cache = decode(rows.tokens[:, :n_prefill], KVCache.empty(config, n_rows, min(n_slots, config.n_ctx)))
-    rows = rows.replace(cache=cache.replace(length=rows.length - 1))
-    body = until_full if n_slots > config.n_ctx else step
-    return lax.while_loop(lambda s: s.active.any(), body, rows).replace(cache=None)
-
-
-def _set_row(cache: Array, new: Array, row: Array) -> Array:
-    return lax.dynamic_update_slice(cache, new, (row, 0, 0, 0))
-
-
-def _ends_with(tokens: Array, start: Array, end: Array, sequences: Array) -> Array:
-    """Whether tokens[b, start[b] : end[b]] ends with one of the sequences [N, M] (see `_pad_left`): bool [B]."""
-    at = end[:, None] + jnp.arange(-sequences.shape[1], 0)
-    tail = jnp.take_along_axis(tokens, jnp.maximum(at, 0), axis=1)
-    same = (tail[:, None] == sequences) & (at >= start[:, None])[:, None]
-    return (same | (sequences == _ANY)).all(axis=-1).any(axis=-1)
-
-
-def _pad_left(sequences: Sequence[Sequence[int]]) -> np.ndarray:
-    """The sequences as rows of one array int32 [N, M], filled up with `_ANY` on the left."""
-    width = max(map(len, sequences), default=1)
-    return np.asarray([[_ANY] * (width - len(s)) + list(s) for s in sequences], np.int32).reshape(-1, width)
 
 
 def _without_stop(new: list[int], sequences: Sequence[Sequence[int]]) -> list[int]:

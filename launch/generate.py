@@ -20,13 +20,14 @@ TOP_K = flags.DEFINE_integer("top_k", None, "Draw from the k likeliest tokens on
 TOP_P = flags.DEFINE_float("top_p", 1.0, "Draw from the likeliest tokens that hold this probability.")
 SEED = flags.DEFINE_integer("seed", 0, "Of the random stream.")
 STEP = flags.DEFINE_integer("step", None, "Checkpoint; default the best, else the latest.")
+DTYPE = flags.DEFINE_enum("dtype", None, ["float32", "bfloat16"], "Of the computation; default the checkpoint's own.")
 
 
 def main() -> None:
     """Prints the continuations."""
     from gpt1_jax import generate, load_pretrained
 
-    model, params, tokenizer = load_pretrained(CHECKPOINT.value, step=STEP.value)
+    model, params, tokenizer = load_pretrained(CHECKPOINT.value, step=STEP.value, dtype=DTYPE.value)
     prompts = [prompt for prompt in PROMPT.value for _ in range(SAMPLES.value)]
     texts = generate(
         model,

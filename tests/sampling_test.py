@@ -1,7 +1,8 @@
-"""Generation against a plain, uncached reference; the drawing rules against numpy."""
+"""Generation against a plain, uncached reference."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 
@@ -9,10 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from drawing_test import kept
 
+from gpt1_jax import decoding
 from gpt1_jax.errors import InputError
 from gpt1_jax.model import GPT1, GPT1Config
-from gpt1_jax.sampling import draw, generate, generate_tokens, restrict
+from gpt1_jax.sampling import generate, generate_tokens
 from gpt1_jax.tokenizers import train_sentencepiece
 
 CONFIG = GPT1Config(vocab_size=97, n_ctx=16, n_embd=32, n_head=4, n_layer=2)
@@ -61,14 +64,6 @@ def window_logits(model: GPT1, params, sequence: list[int], stride: int) -> np.n
     window = sequence[start:]
     padded = jnp.asarray(window + [0] * (n_ctx - len(window)))
     return np.asarray(last_logits(model, params, padded, len(window)))
-
-
-def kept(scores: np.ndarray, top_k: int | None, top_p: float) -> list[int]:
-    """The ids that may be drawn, likeliest first."""
-    ids = np.argsort(-scores, kind="stable")[:top_k]
-    p = np.exp(scores[ids].astype(np.float64) - scores.max())
-    mass = np.cumsum(p / p.sum())
-    return ids[: 1 + int(np.sum(mass < top_p))].tolist() if top_p < 1 else ids.tolist()
 
 
 def reference(model, params, prompts, max_new_tokens, stride, temperature=1.0, top_k=None, top_p=1.0, seed=0):
@@ -202,60 +197,37 @@ def test_compiles_once_for_a_bucket():
     assert Counting.traces == traces > 0
 
 
-def test_restrict_keeps_exactly_the_sets():
-    rng = np.random.default_rng(0)
-    scores = rng.normal(size=(6, 97)).astype(np.float32) * 2
-    scores[3] = np.round(scores[3])  # many ties
-    scores[4] = -1e6 * np.abs(scores[4])
-    scores[5] = 0.25
-    scores[2, ::2] = -np.inf
-    run = jax.jit(restrict)
-    for top_k in (1, 2, 7, 40, 97):
-        for top_p in (1e-6, 0.123, 0.517, 0.931, 1.0):
-            result = np.asarray(run(scores, jnp.int32(top_k), jnp.float32(top_p)))
-            for before, after in zip(scores, result, strict=True):
-                ids = [t for t in kept(before, top_k, top_p) if before[t] > -np.inf]
-                assert np.flatnonzero(after > -np.inf).tolist() == sorted(ids), (top_k, top_p)
-                assert np.array_equal(after[ids], before[ids])
+def test_prompts_of_all_lengths_share_two_compilations_for_each_number_of_rows():
+    config = dataclasses.replace(CONFIG, n_ctx=100, n_layer=1)
+    more = functools.partial(generate_tokens, GPT1(config), make_params(config))
+    compiled = decoding.run._cache_size()
+    for length in range(1, 96, 5):
+        more([[4] * length], max_new_tokens=3, temperature=length % 2, top_p=0.5)
+    assert decoding.run._cache_size() - compiled == 2  # up to 64 tokens, and up to 128
 
 
-def test_top_p_by_hand():
-    scores = jnp.log(jnp.asarray([[0.1, 0.4, 0.05, 0.25, 0.2]]))
-    for top_k, top_p, ids in (
-        (5, 0.39, [1]),
-        (5, 0.41, [1, 3]),
-        (5, 0.9, [0, 1, 3, 4]),
-        (3, 0.7, [1, 3]),
-        (3, 0.8, [1, 3, 4]),
-    ):
-        result = jax.jit(restrict)(scores, jnp.int32(top_k), jnp.float32(top_p))[0]
-        assert np.flatnonzero(result > -np.inf).tolist() == ids
+@pytest.mark.parametrize("length", [1, 31, 32, 33, 34, 63, 64, 65, 66, 97, 100])
+def test_prompts_are_read_in_pieces(length):
+    config = dataclasses.replace(CONFIG, n_ctx=100, n_layer=1)
+    model, params = GPT1(config), make_params(config)
+    prompts = [np.random.default_rng(n).integers(0, 97, n).tolist() for n in (length, 3)]
+    assert generate_tokens(model, params, prompts, max_new_tokens=4, temperature=0) == reference(
+        model, params, prompts, 4, stride=50, temperature=0
+    )
 
 
-@pytest.mark.parametrize(
-    ("temperature", "top_k", "top_p"), [(1.0, 8, 1.0), (0.6, 8, 1.0), (1.0, 5, 0.8), (2.0, 3, 1.0)]
-)
-def test_draws_follow_the_distribution(temperature, top_k, top_p):
-    logits = np.asarray([0.3, 2.0, -1.0, 1.1, 0.0, -3.0, 0.9, -0.2], np.float32)
-    n = 20_000
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), jnp.arange(n))
-    args = (jnp.float32(temperature), jnp.int32(top_k), jnp.float32(top_p))
-    drawn = np.asarray(jax.jit(draw)(jnp.tile(logits, (n, 1)), keys, *args))
-    ids = kept(logits / temperature, top_k, top_p)
-    p = np.exp(logits[ids] / temperature)
-    expected = n * p / p.sum()
-    counts = np.bincount(drawn, minlength=8)
-    assert counts[ids].sum() == n
-    chi_square = np.sum((counts[ids] - expected) ** 2 / expected)
-    assert chi_square < 24.3  # 0.1 % of the chi-square distribution with 7 degrees of freedom
+def test_in_bfloat16_matrices_are_cast_before_the_loop():
+    config = dataclasses.replace(CONFIG, n_layer=1, dtype="bfloat16")
+    seen = set()
 
+    class Recording(GPT1):
+        def decode(self, tokens, cache):
+            params = self.variables["params"]
+            seen.add((params["h_0"]["mlp"]["c_fc"]["kernel"].dtype.name, params["h_0"]["ln_1"]["scale"].dtype.name))
+            return super().decode(tokens, cache)
 
-@pytest.mark.parametrize("temperature", [0.0, 1e-45, 1e-30])
-def test_no_temperature_is_too_cold(temperature):
-    logits = jnp.asarray([[1e30, -1e30, 3e30], [1.0, 2.0, -jnp.inf]])
-    keys = jax.random.split(jax.random.key(0))
-    drawn = jax.jit(draw)(logits, keys, jnp.float32(temperature), jnp.int32(3), jnp.float32(1))
-    assert drawn.tolist() == [2, 1]
+    generate_tokens(Recording(config), make_params(), [[1]], max_new_tokens=2)
+    assert seen == {("bfloat16", "float32")}
 
 
 class Words:

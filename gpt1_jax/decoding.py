@@ -1,0 +1,166 @@
+"""Generation as one compiled loop over cached keys and values; `sampling` prepares what it takes.
+
+Shapes: B rows, T slots of the token buffer, S slots of the cache, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import path_aware_map
+from jax import Array, lax
+
+from gpt1_jax.drawing import draw
+from gpt1_jax.model import GPT1, KVCache
+from gpt1_jax.precision import matmul_precision
+
+PIECE = 32
+"""Tokens of each prompt that are read at a time: the prompts' length compiles nothing."""
+
+_MATRICES = ("kernel", "embedding")  # the other parameters are used in float32
+_ANY = -1  # in a stop sequence: matches every token
+
+
+@flax.struct.dataclass
+class Rows:
+    """The sequences as the loop carries them.
+
+    Attributes:
+      tokens: int32 [B, T], T a multiple of `PIECE`.
+      length: int32 [B], tokens known so far; a row is active while length < limit.
+      limit: int32 [B]; lowered to `length` when a stop sequence ends the row.
+      dropped: int32 [B], tokens of the prompt before tokens[:, 0].
+      cache: all tokens of the row's window but the newest.
+    """
+
+    tokens: Array
+    length: Array
+    limit: Array
+    dropped: Array
+    cache: KVCache | None = None
+
+    @property
+    def active(self) -> Array:
+        """Which rows still want tokens: bool [B]."""
+        return self.length < self.limit
+
+
+@functools.partial(jax.jit, static_argnames=("model", "stride"))
+def run(
+    model: GPT1,
+    params: Mapping[str, Any],
+    rows: Rows,
+    stops: Array,
+    key: Array,
+    temperature: Array,
+    top_k: Array,
+    top_p: Array,
+    *,
+    stride: int,
+) -> Rows:
+    """Reads the prompts, then adds tokens until no row is active.
+
+    Args:
+      model: any GPT1.
+      params: its parameters; matrices are cast to the compute dtype once.
+      rows: the prompts; without a cache.
+      stops: int32 [N, M], see `pad_left`.
+      key: random key of the call.
+      temperature: as in `draw`.
+      top_k: likewise.
+      top_p: likewise.
+      stride: tokens by which a full window moves.
+
+    Returns:
+      the rows with the new tokens, without the cache.
+    """
+    config = model.config
+    n_rows, n_slots = rows.tokens.shape
+    n_kept = config.n_ctx - stride
+    prompt_end = rows.length
+    row_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n_rows))
+    params = path_aware_map(lambda path, x: x.astype(config.dtype) if path[-1] in _MATRICES else x, params)
+    table = model.apply({"params": params}, method="output_table")
+
+    def decode(tokens: Array, cache: KVCache) -> tuple[Array, KVCache]:
+        return model.apply({"params": params}, tokens, cache, method="decode")
+
+    def next_logits(h: Array) -> Array:
+        """[B, D] -> float32 [B, V]; with the table first, which is how a CPU multiplies few rows the fastest."""
+        logits = jnp.einsum("rd,bd->rb", table, h, precision=matmul_precision(h.dtype))
+        return logits[: config.vocab_size].T.astype(jnp.float32)
+
+    def step(s: Rows) -> Rows:
+        """Reads the newest token of every row and draws the next one."""
+        newest = jnp.take_along_axis(s.tokens, s.length[:, None] - 1, axis=1)
+        h, cache = decode(newest, s.cache)
+        keys = jax.vmap(jax.random.fold_in)(row_keys, s.dropped + s.length)
+        drawn = draw(next_logits(h[:, 0]), keys, temperature, top_k, top_p)
+        at = jnp.where(s.active, s.length, n_slots)
+        tokens = s.tokens.at[jnp.arange(n_rows), at].set(drawn, mode="drop")
+        length = s.length + s.active
+        stopped = s.active & _ends_with(tokens, prompt_end, length, stops)
+        return s.replace(
+            tokens=tokens,
+            length=length,
+            limit=jnp.where(stopped, length, s.limit),
+            cache=cache.replace(length=s.cache.length + s.active),
+        )
+
+    def full(s: Rows) -> Array:
+        return s.active & (s.cache.length == config.n_ctx)
+
+    def slide(s: Rows) -> Rows:
+        """Moves the window of one full row: the newest token is read by the next step, those before it here.
+
+        One row at a time, so that rows that fill up at different times cost nothing to each other.
+        """
+        row = jnp.argmax(full(s))
+        cache = s.cache
+        if n_kept:
+            window = lax.dynamic_slice(s.tokens, (row, s.length[row] - 1 - n_kept), (1, n_kept))
+            _, read = decode(window, KVCache.empty(config, 1, n_kept))
+            cache = cache.replace(
+                keys=tuple(_set_row(old, new, row) for old, new in zip(cache.keys, read.keys, strict=True)),
+                values=tuple(_set_row(old, new, row) for old, new in zip(cache.values, read.values, strict=True)),
+            )
+        return s.replace(cache=cache.replace(length=cache.length.at[row].set(n_kept)))
+
+    def until_full(s: Rows) -> Rows:
+        s = lax.while_loop(lambda s: full(s).any(), slide, s)
+        return lax.while_loop(lambda s: s.active.any() & ~full(s).any(), step, s)
+
+    def read_piece(i: Array, cache: KVCache) -> KVCache:
+        return decode(lax.dynamic_slice_in_dim(rows.tokens, i * PIECE, PIECE, axis=1), cache)[1]
+
+    # All but the last token of the longest prompt; what a shorter one has of padding is overwritten, and never seen.
+    n_pieces = (rows.length.max() - 1 + PIECE - 1) // PIECE
+    empty = KVCache.empty(config, n_rows, min(n_slots, -(-config.n_ctx // PIECE) * PIECE))
+    cache = lax.fori_loop(0, n_pieces, read_piece, empty)
+    rows = rows.replace(cache=cache.replace(length=rows.length - 1))
+    body = until_full if n_slots > config.n_ctx else step
+    return lax.while_loop(lambda s: s.active.any(), body, rows).replace(cache=None)
+
+
+def _set_row(cache: Array, new: Array, row: Array) -> Array:
+    return lax.dynamic_update_slice(cache, new, (row, 0, 0, 0))
+
+
+def _ends_with(tokens: Array, start: Array, end: Array, sequences: Array) -> Array:
+    """Whether tokens[b, start[b] : end[b]] ends with one of the sequences [N, M] (see `_pad_left`): bool [B]."""
+    at = end[:, None] + jnp.arange(-sequences.shape[1], 0)
+    tail = jnp.take_along_axis(tokens, jnp.maximum(at, 0), axis=1)
+    same = (tail[:, None] == sequences) & (at >= start[:, None])[:, None]
+    return (same | (sequences == _ANY)).all(axis=-1).any(axis=-1)
+
+
+def pad_left(sequences: Sequence[Sequence[int]]) -> np.ndarray:
+    """The sequences as rows of one array int32 [N, M], filled up with `_ANY` on the left."""
+    width = max(map(len, sequences), default=1)
+    return np.asarray([[_ANY] * (width - len(s)) + list(s) for s in sequences], np.int32).reshape(-1, width)
