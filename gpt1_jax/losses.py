@@ -14,14 +14,14 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
 
+from gpt1_jax.cross_entropy import next_token_nll as next_token_nll  # beside the other losses
+from gpt1_jax.cross_entropy import weighted_nll
 from gpt1_jax.errors import InputError
 from gpt1_jax.model import GPT1
-from gpt1_jax.precision import matmul_precision
 from gpt1_jax.scores import predicted_scores, score_loss
 
 Batch = dict[str, Array]
@@ -30,54 +30,22 @@ Metrics = dict[str, Array]
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-    """How the LM loss is computed; both ways give the same value and gradients.
+    """How the LM loss is computed; every way gives the same value and gradients.
 
     Attributes:
-      chunk: number of positions whose logits exist at a time: memory falls from [B, L, R] to [B, chunk, R], and the
-        backward pass computes them a second time. 0 computes all at once.
+      chunk: number of positions whose logits exist at a time: memory falls from [B, L, R] to [B, chunk, R]. 0 computes
+        all at once; None chooses by the device and the size, see `cross_entropy.positions_at_once`.
     """
 
-    chunk: int = 0
+    chunk: int | None = None
 
     def __post_init__(self) -> None:
         """Checks the range."""
-        if self.chunk < 0:
-            raise InputError(f"loss.chunk={self.chunk} must be at least 1, or 0 for all positions at once")
-
-
-def next_token_nll(h: Array, table: Array, tokens: Array, *, n_rows: int, chunk: int = 0) -> Array:
-    """-log P(tokens[t] | tokens[<t]) (paper, equation 1).
-
-    Args:
-      h: [B, L, D], top hidden states.
-      table: [R, D], the tied output table; rows from `n_rows` on are padding and take no probability.
-      tokens: int32 [B, L].
-      n_rows: rows of the table that mean something.
-      chunk: see `LossConfig`.
-
-    Returns:
-      float32 [B, L - 1], in nats; entry t is the loss of token t + 1.
-    """
-    h, targets = h[:, :-1], tokens[:, 1:]
-    n_batch, n_targets, _ = h.shape
-    if chunk == 0 or chunk >= n_targets:
-        return _nll(h, table, targets, n_rows)
-    n_chunks = -(-n_targets // chunk)
-    pad = n_chunks * chunk - n_targets
-    h = jnp.pad(h, ((0, 0), (0, pad), (0, 0))).reshape(n_batch, n_chunks, chunk, -1)
-    targets = jnp.pad(targets, ((0, 0), (0, pad))).reshape(n_batch, n_chunks, chunk)
-    body = jax.checkpoint(lambda piece: _nll(piece[0], table, piece[1], n_rows))
-    nll = jax.lax.map(body, (h.swapaxes(0, 1), targets.swapaxes(0, 1)))
-    return nll.swapaxes(0, 1).reshape(n_batch, -1)[:, :n_targets]
-
-
-def _nll(h: Array, table: Array, targets: Array, n_rows: int) -> Array:
-    logits = jnp.einsum("bld,rd->blr", h, table, precision=matmul_precision(h.dtype)).astype(jnp.float32)
-    row = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
-    logits = jnp.where(row < n_rows, logits, jnp.finfo(jnp.float32).min)
-    # A masked sum instead of a gather: it works on each shard of the vocabulary and fuses with the sum of exponentials.
-    target = jnp.sum(jnp.where(row == targets[..., None], logits, 0.0), axis=-1)
-    return jax.nn.logsumexp(logits, axis=-1) - target
+        if self.chunk is not None and self.chunk < 0:
+            raise InputError(
+                f"loss.chunk={self.chunk} must be at least 1, 0 for all positions at once, or None for what suits the "
+                "device"
+            )
 
 
 def task_nll(logits: Array, labels: Array, stream_mask: Array | None = None) -> Array:
@@ -131,8 +99,7 @@ def lm_objective(model: GPT1, config: LossConfig = LossConfig()) -> Objective:
             rngs={"dropout": key},
             method=GPT1.features,
         )
-        nll = next_token_nll(h, table, batch["tokens"], n_rows=model.config.n_logits, chunk=config.chunk)
-        value = jnp.sum(nll * batch["mask"][:, 1:])
+        value = weighted_nll(h, table, batch["tokens"], batch["mask"][:, 1:], model.config.n_logits, config.chunk)
         return value, {"loss": value}
 
     return Objective(normalize, loss, model.config.dtype)
@@ -141,8 +108,7 @@ def lm_objective(model: GPT1, config: LossConfig = LossConfig()) -> Objective:
 def lm_nll_sum(model: GPT1, params: Any, batch: Batch, config: LossConfig = LossConfig()) -> Array:
     """-log P of all target tokens of a batch, without dropout: float32 [], in nats."""
     h, table = model.apply({"params": params}, batch["tokens"], method=GPT1.features)
-    nll = next_token_nll(h, table, batch["tokens"], n_rows=model.config.n_logits, chunk=config.chunk)
-    return jnp.sum(nll * batch["mask"][:, 1:])
+    return weighted_nll(h, table, batch["tokens"], batch["mask"][:, 1:], model.config.n_logits, config.chunk)
 
 
 def task_objective(model: GPT1, config: LossConfig = LossConfig(), *, with_lm: bool = True) -> Objective:
@@ -174,18 +140,21 @@ def task_objective(model: GPT1, config: LossConfig = LossConfig(), *, with_lm: b
     def loss(
         params: Any, batch: Batch, rows: Array, key: Array, scheduled: Mapping[str, Array]
     ) -> tuple[Array, Metrics]:
-        outputs = task_outputs(model, params, batch, config, rows=rows, key=key)
+        def l1(h: Array, table: Array, tokens: Array) -> Array:
+            weights = batch["mask"].reshape(tokens.shape)[:, 1:]
+            return weighted_nll(h, table, tokens, weights, model.config.n_logits, config.chunk)
+
+        outputs = _task_forward(model, params, batch, l1 if with_lm else None, rows=rows, key=key)
         l2 = jnp.sum(outputs["task_nll"] * batch["weight"])
         if model.readout.score_range is None:
             name, figures = "accuracy", outputs["logits"].argmax(-1) == batch["label"]
         else:
             name, figures = "squared_error", jnp.square(outputs["scores"] - batch["label"])
         metrics = {"task_loss": l2, name: jnp.sum(figures * batch["share"])}
-        if not with_lm:  # what nobody reads, the compiler leaves out
+        if not with_lm:
             return l2, {"loss": l2, **metrics}
-        l1 = jnp.sum(outputs["lm_nll"] * batch["mask"][:, :, 1:])
-        value = l2 + scheduled["lm_coef"] * l1
-        return value, {"loss": value, "lm_loss": l1, **metrics}
+        value = l2 + scheduled["lm_coef"] * outputs["lm"]
+        return value, {"loss": value, "lm_loss": outputs["lm"], **metrics}
 
     return Objective(normalize, loss, model.config.dtype)
 
@@ -206,32 +175,47 @@ def task_outputs(
       [B, C, L - 1]. For scores "logits" are the outputs of W_y, "task_nll" is the loss of `gpt1_jax.scores`, and there
       is "scores", float32 [B], what is predicted.
     """
+    n_batch, n_streams, n_tokens = batch["tokens"].shape
+
+    def lm_nll(h: Array, table: Array, tokens: Array) -> Array:
+        return next_token_nll(h, table, tokens, n_rows=model.config.n_logits, chunk=config.chunk)
+
+    outputs = _task_forward(model, params, batch, lm_nll, rows=rows, key=key)
+    nll = outputs.pop("lm")
+    return outputs | {"lm_nll": nll.reshape(n_batch, n_streams, n_tokens - 1)}
+
+
+def _task_forward(
+    model: GPT1,
+    params: Any,
+    batch: Batch,
+    lm: Callable[[Array, Array, Array], Array] | None,
+    *,
+    rows: Array | None,
+    key: Array | None,
+) -> dict[str, Array]:
+    """`task_outputs` with, in place of "lm_nll", "lm": what `lm` makes of h [B C, L, D], the table and the tokens."""
     tokens = batch["tokens"]
     n_batch, n_streams, n_tokens = tokens.shape
     rows = jnp.arange(n_batch) if rows is None else rows
 
-    def forward(m: GPT1) -> tuple[Array, Array]:
+    def forward(m: GPT1) -> tuple[Array, dict[str, Array]]:
         flat = tokens.reshape(-1, n_tokens)
         flat_rows = (rows[:, None] * n_streams + jnp.arange(n_streams)).reshape(-1)
         h, table = m.features(flat, rows=flat_rows, deterministic=key is None)
-        nll = next_token_nll(h, table, flat, n_rows=m.config.n_logits, chunk=config.chunk)
+        outputs = {} if lm is None else {"lm": lm(h, table, flat)}
         h = h.reshape(n_batch, n_streams, n_tokens, -1)
         at = _last_real(batch["mask"]) if m.readout.read_at == "last" else None
-        return m.task_logits(h, tokens, at=at, rows=rows, deterministic=key is None), nll
+        return m.task_logits(h, tokens, at=at, rows=rows, deterministic=key is None), outputs
 
     rngs = None if key is None else {"dropout": key}
-    logits, lm_nll = model.apply({"params": params}, rngs=rngs, method=forward)
-    lm_nll = lm_nll.reshape(n_batch, n_streams, n_tokens - 1)
+    logits, outputs = model.apply({"params": params}, rngs=rngs, method=forward)
     if model.readout.score_range is not None:
         loss = score_loss(logits, batch["label"], model.readout)
         scores = predicted_scores(logits, model.readout)
-        return {"logits": logits, "scores": scores, "task_nll": loss, "lm_nll": lm_nll}
+        return outputs | {"logits": logits, "scores": scores, "task_nll": loss}
     answers = batch["stream_mask"] if model.readout.kind == "multiple_choice" else None
-    return {
-        "logits": mask_answers(logits, answers),
-        "task_nll": task_nll(logits, batch["label"], answers),
-        "lm_nll": lm_nll,
-    }
+    return outputs | {"logits": mask_answers(logits, answers), "task_nll": task_nll(logits, batch["label"], answers)}
 
 
 def _last_real(mask: Array) -> Array:

@@ -199,6 +199,8 @@ def look_up(table: Array, ids: Array) -> Array:
     batch = spec("batch", without=mesh.manual_axes)
     if ids.shape[0] % math.prod(mesh.shape[axis] for axis in jax.tree.leaves(tuple(batch))):
         return table[ids]  # one row, to initialise
+    if table.shape[0] % mesh.shape["tensor"]:
+        return table[ids]  # with the positions behind the vocabulary, see `GPT1Config.softmax_over_positions`
 
     def local(table: Array, ids: Array) -> Array:
         ids = ids - jax.lax.axis_index("tensor") * table.shape[0]

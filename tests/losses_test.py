@@ -1,9 +1,8 @@
-"""The losses against numpy in float64, in pieces and whole, and over any partition of the batch."""
+"""The losses against numpy in float64, and over any partition of the batch."""
 
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,103 +11,11 @@ import numpy as np
 import pytest
 from helpers import random_params
 
-from gpt1_jax.losses import LossConfig, lm_nll_sum, lm_objective, next_token_nll, task_objective, task_outputs
+from gpt1_jax.losses import LossConfig, lm_nll_sum, lm_objective, task_objective, task_outputs
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 
-N_ROWS, PADDED, D = 11, 16, 6
 # Without blocks: what is tested stands around them.
 CONFIG = GPT1Config(vocab_size=30, n_special=3, n_ctx=8, n_embd=8, n_head=2, n_layer=0)
-SMALL = {"h": (2, 8, D), "table": (PADDED, D)}
-
-
-def small(dtype: Any = jnp.float32) -> tuple[jax.Array, jax.Array, np.ndarray]:
-    """Hidden states, a table whose padded rows would win every time, and tokens."""
-    rng = np.random.default_rng(0)
-    h, table = (jnp.asarray(rng.normal(size=shape), dtype) for shape in SMALL.values())
-    table = table.at[N_ROWS:].set(100.0)
-    return h, table, rng.integers(0, N_ROWS, (2, 8), np.int32)
-
-
-def reference(h: Any, table: Any, tokens: np.ndarray) -> np.ndarray:
-    logits = np.float64(h)[:, :-1] @ np.float64(table)[:N_ROWS].T
-    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    return -np.take_along_axis(log_p, tokens[:, 1:, None], -1)[..., 0]
-
-
-CHUNKS = (0, 1, 3, 4, 7, 100)  # of 7 targets
-
-
-@pytest.mark.parametrize("chunk", CHUNKS)
-def test_next_token_nll(chunk):
-    h, table, tokens = small()
-    nll = next_token_nll(h, table, tokens, n_rows=N_ROWS, chunk=chunk)
-    assert nll.shape == (2, 7)
-    np.testing.assert_allclose(nll, reference(h, table, tokens), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("chunk", [1, 3, 7])
-def test_chunks_have_the_gradients_of_the_whole(chunk):
-    h, table, tokens = small()
-    weights = np.random.default_rng(1).normal(size=(2, 7))
-
-    def loss(h: jax.Array, table: jax.Array, chunk: int) -> jax.Array:
-        return (next_token_nll(h, table, tokens, n_rows=N_ROWS, chunk=chunk) * weights).sum()
-
-    gradients = jax.jit(jax.grad(loss, (0, 1)), static_argnums=2)
-    for ours, whole in zip(gradients(h, table, chunk), gradients(h, table, 0), strict=True):
-        np.testing.assert_allclose(ours, whole, rtol=1e-5, atol=1e-6)
-    assert (gradients(h, table, chunk)[1][N_ROWS:] == 0).all()
-    assert (gradients(h, table, chunk)[0][:, -1] == 0).all()
-
-
-def test_bfloat16_logits_are_summed_in_float32():
-    """The exponentials of 30,000 equal logits: bfloat16 sums stop at 256."""
-    h, tokens = jnp.zeros((1, 2, D), jnp.bfloat16), np.zeros((1, 2), np.int32)
-    table = jnp.zeros((30_000, D), jnp.bfloat16)
-    nll = next_token_nll(h, table, tokens, n_rows=30_000)
-    assert nll.dtype == jnp.float32
-    np.testing.assert_allclose(nll, np.log(30_000), rtol=1e-5)
-    h, table, tokens = small(jnp.bfloat16)
-    exact = reference(h, table, tokens)
-    np.testing.assert_allclose(next_token_nll(h, table, tokens, n_rows=N_ROWS, chunk=3), exact, atol=0.03)
-
-
-def test_large_logits_do_not_overflow():
-    h, table, tokens = small()
-    nll = next_token_nll(1e3 * h, table, tokens, n_rows=N_ROWS)
-    assert np.isfinite(nll).all()
-
-
-def sizes(jaxpr: Any) -> Iterator[int]:
-    """Number of entries of every value that a jaxpr computes."""
-    for equation in jaxpr.eqns:
-        yield from (out.aval.size for out in equation.outvars)
-        for value in equation.params.values():
-            for inner in value if isinstance(value, list | tuple) else (value,):
-                if hasattr(inner, "eqns"):
-                    yield from sizes(inner)
-                elif hasattr(inner, "jaxpr"):
-                    yield from sizes(inner.jaxpr)
-
-
-@pytest.mark.parametrize("backward", [False, True])
-def test_chunks_never_hold_all_logits(backward):
-    n_batch, n_tokens, n_rows, chunk = 2, 65, 500, 8
-    h, table = jnp.zeros((n_batch, n_tokens, 4)), jnp.zeros((n_rows, 4))
-    tokens = jnp.zeros((n_batch, n_tokens), jnp.int32)
-
-    def largest(chunk: int) -> int:
-        def loss(h: jax.Array, table: jax.Array) -> jax.Array:
-            return next_token_nll(h, table, tokens, n_rows=n_rows, chunk=chunk).sum()
-
-        return max(sizes(jax.make_jaxpr(jax.grad(loss, (0, 1)) if backward else loss)(h, table).jaxpr))
-
-    assert largest(0) == n_batch * (n_tokens - 1) * n_rows
-    assert largest(chunk) == n_batch * chunk * n_rows
-
-
-# Objectives
-
 LM = GPT1(CONFIG)
 CHOICE = GPT1(CONFIG, ReadOut("multiple_choice"))
 

@@ -5,6 +5,7 @@ as shapes.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from jax.sharding import Mesh
 
 from gpt1_jax import finetune, pretrain
 from gpt1_jax.config import from_config
+from gpt1_jax.cross_entropy import positions_at_once
 from gpt1_jax.errors import InputError
 from gpt1_jax.finetune_config import FinetuneConfig
 from gpt1_jax.flops import train_flops_per_token
@@ -43,7 +45,7 @@ class Program:
       model: the network.
       batch_shape: rows, and tokens of a row; of a task rows, streams and tokens.
       accumulation_steps: micro-batches.
-      chunk: see `LossConfig`.
+      chunk: positions whose logits exist at a time; 0 all.
       shard_optimizer: see `MeshConfig`.
       flops: matrix products of an update over all devices, counted by hand (`train_flops_per_token`).
     """
@@ -138,6 +140,9 @@ def _program(
     if isinstance(config, FinetuneConfig):
         options = {"with_lm": config.lm_coef > 0, "frozen_trunk": config.freeze != "none"}
     flops = train_flops_per_token(model.config, shape[-1], **options) * float(np.prod(shape))
+    with jax.set_mesh(mesh):
+        rows = math.prod(shape[:-1]) // config.accumulation_steps
+        chunk = positions_at_once((rows, shape[-1]), config.loss.chunk)
     return Program(
         step=step,
         arguments=(state, batch, schedules),
@@ -145,7 +150,7 @@ def _program(
         model=model,
         batch_shape=shape,
         accumulation_steps=config.accumulation_steps,
-        chunk=config.loss.chunk,
+        chunk=chunk if chunk < shape[-1] else 0,
         shard_optimizer=config.mesh.shard_optimizer,
         flops=flops,
     )
