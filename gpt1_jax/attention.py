@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax.numpy as jnp
 from jax import Array
 
 from gpt1_jax.dropout import Dropout
 from gpt1_jax.errors import InputError
-from gpt1_jax.kernels import tpu
+from gpt1_jax.kernels import gpu, tpu
 from gpt1_jax.kernels.sharded import platform
 from gpt1_jax.kernels.xla import xla_attention
 
@@ -22,8 +23,14 @@ Kernel = Callable[[Array, Array, Array, Array | None, Array | None, Dropout | No
 KERNELS: dict[str, Kernel] = {"xla": xla_attention, "tpu": tpu.tpu_attention}
 BEST = {"tpu": "tpu"}
 """Platform -> its kernel; "xla" for all others."""
+if gpu.AVAILABLE:
+    KERNELS["gpu"], BEST["gpu"] = gpu.gpu_attention, "gpu"
+FROM_PROJECTION = {"tpu": tpu.tpu_self_attention}
+"""Kernel -> itself as `self_attention` calls it, where it knows better than to take q, k and v apart."""
 MAX_TOKENS = {"tpu": tpu.MAX_TOKENS}
 """Kernel -> the longest rows that it takes."""
+MAX_HEAD_DIM = {"gpu": gpu.MAX_HEAD_DIM}
+"""Kernel -> the widest heads that it takes."""
 
 
 def check_kernel(name: str) -> None:
@@ -60,7 +67,7 @@ def causal_attention(
 ) -> Array:
     """Multi-head causal attention.
 
-    What only "xla" computes goes there: a cache, and under "auto" also given dropout masks and rows that are too long.
+    What only "xla" computes goes there: a cache, and under "auto" also given dropout masks and what is too large.
 
     Args:
       q: [B, Lq, H, head_dim].
@@ -77,17 +84,61 @@ def causal_attention(
     Raises:
       InputError: a kernel was asked for by name that does not compute this.
     """
+    name = _kernel_for(kernel, q.shape[1], q.shape[3], dropout) if q_slots is None else "xla"
+    return KERNELS[name](q, k, v, q_slots, kv_mask, dropout)
+
+
+def self_attention(
+    product: Array,
+    bias: Array,
+    n_heads: int,
+    *,
+    kv_mask: Array | None = None,
+    dropout: Dropout | None = None,
+    kernel: str = "auto",
+) -> Array:
+    """Causal attention of a sequence to itself, from the projection of q, k and v to what the output projection takes.
+
+    A kernel that works on these as they are has nothing to copy, and gets the bias's gradient as it goes.
+
+    Args:
+      product: x W, [B, 3, L, H * head_dim].
+      bias: float32 [3, 1, H * head_dim].
+      n_heads: H.
+      kv_mask: as in `causal_attention`, likewise the others.
+      dropout: the site.
+      kernel: "auto" or a key of `KERNELS`.
+
+    Returns:
+      [B, L, H * head_dim] in the product's dtype.
+
+    Raises:
+      InputError: a kernel was asked for by name that does not compute this.
+    """
+    n_rows, _, length, width = product.shape
+    name = _kernel_for(kernel, length, width // n_heads, dropout)
+    if name in FROM_PROJECTION:
+        return FROM_PROJECTION[name](product, bias, n_heads, kv_mask, dropout)
+    parts = jnp.split((product.astype(jnp.float32) + bias).astype(product.dtype), 3, axis=1)
+    q, k, v = (part.reshape(n_rows, length, n_heads, -1) for part in parts)
+    return KERNELS[name](q, k, v, None, kv_mask, dropout).reshape(n_rows, length, width)
+
+
+def _kernel_for(kernel: str, length: int, head_dim: int, dropout: Dropout | None) -> str:
+    """The kernel that computes this without a cache."""
     name = select_kernel(kernel)
-    if q_slots is None and name != "xla" and (reason := _beyond(name, q, dropout)):
+    if name != "xla" and (reason := _beyond(name, length, head_dim, dropout)):
         if kernel != "auto":
             raise InputError(f"attention={kernel!r} {reason}; use 'auto' or 'xla'")
         name = "xla"
-    return KERNELS[name if q_slots is None else "xla"](q, k, v, q_slots, kv_mask, dropout)
+    return name
 
 
-def _beyond(name: str, q: Array, dropout: Dropout | None) -> str:
+def _beyond(name: str, length: int, head_dim: int, dropout: Dropout | None) -> str:
     """Why a kernel does not compute this; "" where it does."""
     if dropout is not None and dropout.mask is not None:
         return "draws its dropout masks and takes none"
-    longest = MAX_TOKENS.get(name, q.shape[1])
-    return f"takes at most {longest} tokens, not {q.shape[1]}" if q.shape[1] > longest else ""
+    for size, limits, what in ((length, MAX_TOKENS, "tokens"), (head_dim, MAX_HEAD_DIM, "numbers a head")):
+        if size > limits.get(name, size):
+            return f"takes at most {limits[name]} {what}, not {size}"
+    return ""

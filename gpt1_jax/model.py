@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from gpt1_jax.attention import causal_attention
+from gpt1_jax.attention import self_attention
 from gpt1_jax.dropout import Dropout, dropout_site
 from gpt1_jax.errors import InputError
 from gpt1_jax.kernels.cached import cached_attention
@@ -120,25 +120,30 @@ class _HeadsLinear(nn.Module):
       config: of the model.
       shape: of the stored kernel; "heads" among `axes` and the axis after it are the two.
       axes: their logical names.
-      product: of the input and the kernel [D, 3, H * head_dim] or [H * head_dim, D].
+      contraction: of the input and the kernel [D, 3, H * head_dim] or [H * head_dim, D].
     """
 
     config: GPT1Config
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]
-    product: str
+    contraction: str
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
-        """[B, L, D] -> [B, 3, L, H * head_dim], or [B, L, H * head_dim] -> [B, L, D]."""
+    def __call__(self, x: Array) -> tuple[Array, Array]:
+        """[B, L, D] -> [B, 3, L, H * head_dim], or [B, L, H * head_dim] -> [B, L, D]; and the bias beside it."""
         at, dtype = self.axes.index("heads"), jnp.dtype(self.config.dtype)
         n_in = 1 if at else 2
         kernel = self.param("kernel", _normal(*self.axes), self.shape)
         bias = self.param("bias", _zeros(*self.axes[n_in:]), self.shape[n_in:])
         joined = (*self.shape[:at], -1, *self.shape[at + 2 :])
-        y = jnp.einsum(self.product, x, jnp.asarray(kernel, dtype).reshape(joined), precision=matmul_precision(dtype))
-        # Added in float32, and so is its gradient: a sum over all tokens in bfloat16 is slow on TPUs, and coarse.
-        return (y.astype(jnp.float32) + bias.reshape(*joined[1:-1], 1, joined[-1])).astype(dtype)
+        kernel = jnp.asarray(kernel, dtype).reshape(joined)
+        product = jnp.einsum(self.contraction, x, kernel, precision=matmul_precision(dtype))
+        return product, bias.reshape(*joined[1:-1], 1, joined[-1])
+
+
+def _sum(product: Array, bias: Array) -> Array:
+    """In float32, and so is the bias's gradient: a sum over all tokens in bfloat16 is slow on TPUs, and coarse."""
+    return (product.astype(jnp.float32) + bias).astype(product.dtype)
 
 
 class Attention(nn.Module):
@@ -158,18 +163,20 @@ class Attention(nn.Module):
     ) -> tuple[Array, tuple[Array, Array] | None]:
         """Returns the branch's output [B, L, D] and the updated (keys, values) of the layer, if there is a cache."""
         c = self.config
-        qkv = constrain(self.c_attn(x_BxLxD), "batch", None, None, "heads")
+        product, bias = self.c_attn(x_BxLxD)
+        product = constrain(product, "batch", None, None, "heads")
         heads = (*x_BxLxD.shape[:2], c.n_head, c.n_embd // c.n_head)
-        q, k, v = (part.reshape(heads) for part in jnp.split(qkv, 3, axis=1))
+        q, k, v = (part.reshape(heads) for part in jnp.split(_sum(product, bias), 3, axis=1))
         if layer_cache is not None:
             a, layer_cache = cached_attention(q, k, v, layer_cache, context.start)
+            a = a.reshape(x_BxLxD.shape)
         else:
             if self.is_mutable_collection("intermediates"):
                 mask = visible(None, k.shape[1], context.kv_mask)
                 self.sow("intermediates", "probabilities", attention_probabilities(q, k, mask))
             dropout = dropout_site(self, "attn_probs", c.attn_pdrop, context.rows, context.deterministic)
-            a = causal_attention(q, k, v, kv_mask=context.kv_mask, dropout=dropout, kernel=c.attention)
-        a = self.c_proj(a.reshape(x_BxLxD.shape))
+            a = self_attention(product, bias, c.n_head, kv_mask=context.kv_mask, dropout=dropout, kernel=c.attention)
+        a = _sum(*self.c_proj(a))
         resid = dropout_site(self, "resid", c.resid_pdrop, context.rows, context.deterministic)
         return (a if resid is None else resid(a)), layer_cache
 

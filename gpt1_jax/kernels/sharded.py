@@ -38,15 +38,45 @@ def over_mesh(local: Local, q: Array, k: Array, v: Array, kv_mask: Array | None,
       [B, L, H, head_dim].
     """
     n_rows, length, n_heads, _ = q.shape
-    words = None if dropout is None else row_words(dropout.key_words, dropout.rows, (n_rows, n_heads, length))
+    x = ("batch", None, "heads")
+    return divided(local, (q, k, v), (x, x, x), x, kv_mask, dropout, (n_rows, n_heads, length))
+
+
+def divided(
+    local: Callable[..., Array],
+    arrays: tuple[Array, ...],
+    axes: tuple[tuple[str | None, ...], ...],
+    out: tuple[str | None, ...],
+    kv_mask: Array | None,
+    dropout: Dropout | None,
+    shape: tuple[int, int, int],
+) -> Array:
+    """The same for other arrays.
+
+    Args:
+      local: (*arrays, kv_mask, words) -> o.
+      arrays: what is divided.
+      axes: for each of them, which of its axes is the "batch" and which the "heads".
+      out: likewise of the result.
+      kv_mask: bool [B, L] or None.
+      dropout: as in `over_mesh`.
+      shape: rows, heads, tokens.
+    """
+    words = None if dropout is None else row_words(dropout.key_words, dropout.rows, shape)
     mesh = jax.sharding.get_abstract_mesh()
     free = frozenset(mesh.axis_names) - frozenset(mesh.manual_axes)
     if mesh.empty or mesh.size == 1 or not free:
-        return local(q, k, v, kv_mask, words)
+        return local(*arrays, kv_mask, words)
     batch, heads = spec("batch", "heads", without=mesh.manual_axes)
-    if n_rows % math.prod(mesh.shape[axis] for axis in jax.tree.leaves(batch)):
+    if shape[0] % math.prod(mesh.shape[axis] for axis in jax.tree.leaves(batch)):
         batch = None  # one row, to initialise: every device computes it
-    x, seen, word = PartitionSpec(batch, None, heads), PartitionSpec(batch), PartitionSpec(batch, heads)
-    specs = (x, x, x, None if kv_mask is None else seen, None if words is None else (word, word))
-    run = jax.shard_map(local, in_specs=specs, out_specs=x, axis_names=free, check_vma=False)
-    return run(q, k, v, kv_mask, words)
+    lies = {"batch": batch, "heads": heads, None: None}
+
+    def partition(*names: str | None) -> PartitionSpec:
+        return PartitionSpec(*(lies[name] for name in names))
+
+    word = partition("batch", "heads")
+    optional = (None if kv_mask is None else partition("batch"), None if words is None else (word, word))
+    specs = (*(partition(*names) for names in axes), *optional)
+    run = jax.shard_map(local, in_specs=specs, out_specs=partition(*out), axis_names=free, check_vma=False)
+    return run(*arrays, kv_mask, words)

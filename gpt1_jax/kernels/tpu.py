@@ -28,17 +28,15 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from gpt1_jax.dropout import Dropout, element_bits, keep_threshold
-from gpt1_jax.kernels.sharded import Words, over_mesh, platform
+from gpt1_jax.kernels.sharded import Words, divided, platform
 from gpt1_jax.kernels.work import Work
 from gpt1_jax.precision import matmul_precision
 
 LANES = 128
 SUBLANES = 16
 """Rows of a tile of 16-bit numbers; float32 has 8."""
-VMEM_BYTES = 32 * 2**20
-MAX_BLOCKS = 8
-MAX_TOKENS = 2048
-"""Of a row; longer ones do not fit the memory that the vector units work on."""
+MAX_TOKENS = 1024
+"""Of a row; of longer ones a group no longer fits the memory that the vector units work on, in float32."""
 HIDDEN = -1e30
 """Added to the score of a padded key."""
 
@@ -65,10 +63,8 @@ class Plan:
 
     @property
     def block(self) -> int:
-        """Queries, or in the backward pass keys, that are worked on at a time; at most 8 blocks to a row."""
-        if self.n_tokens <= LANES:
-            return _round_up(self.n_tokens, SUBLANES)
-        return LANES * pl.cdiv(self.n_tokens, MAX_BLOCKS * LANES)
+        """Queries, or in the backward pass keys, that are worked on at a time."""
+        return min(_round_up(self.n_tokens, SUBLANES), LANES)
 
     @property
     def length(self) -> int:
@@ -90,6 +86,13 @@ class Plan:
     def n_groups(self) -> int:
         """Groups of heads."""
         return self.n_heads // self.group
+
+    def vmem_bytes(self, itemsize: int) -> int:
+        """Memory that a step may take: two of each block that comes or goes, and what was seen to be enough for the
+        intermediate results.
+        """
+        blocks = 2 * (3 * self.n_groups + 6) * self.width
+        return self.length * itemsize * (blocks + 6144) + 2**21
 
     @property
     def scale(self) -> float:
@@ -195,7 +198,7 @@ def _forward_kernel(*refs: Any, plan: Plan) -> None:
 
 
 def _backward_kernel(*refs: Any, plan: Plan) -> None:
-    q_ref, k_ref, v_ref, do_ref, o_ref, lse_ref, *rest, dqkv_ref, dq_t_ref = refs
+    q_ref, k_ref, v_ref, do_ref, o_ref, lse_ref, *rest, dqkv_ref, sums_ref, dq_t_ref = refs
     hidden_ref, word_refs = _optional(rest, plan)
     block, dtype, kept = plan.block, q_ref.dtype, 1.0 - plan.rate
     q, do = q_ref[0] * jnp.asarray(plan.scale, dtype), do_ref[0]
@@ -207,6 +210,12 @@ def _backward_kernel(*refs: Any, plan: Plan) -> None:
     # Scaled by 1 - rate, as are dP, dS and the products below until they are written.
     delta = [do_o[_rows_of_head(plan, head)].sum(0, keepdims=True) * kept for head in range(plan.group)]
     parts = []
+
+    def write(part: int, rows: slice, x: Array) -> None:
+        dqkv_ref[0, part, rows, lanes] = x.astype(dtype)
+        total = x.sum(0, keepdims=True)
+        before = 0.0 if rows.start == 0 else sums_ref[0, part : part + 1, lanes]
+        sums_ref[0, part : part + 1, lanes] = before + total
 
     def scores(start: int, head: int) -> tuple[Array, ...]:
         keys = slice(start, start + block)
@@ -230,12 +239,12 @@ def _backward_kernel(*refs: Any, plan: Plan) -> None:
         dq_t_ref[rows, start:] = dq_t_ref[rows, start:] + dq_t if start else dq_t
         if head == plan.group - 1:
             for part, heads in enumerate(zip(*parts, strict=True), 1):
-                dqkv_ref[0, part, keys, lanes] = (sum(heads) * (1.0 / kept)).astype(dtype)
+                write(part, keys, sum(heads) * (1.0 / kept))
             parts.clear()
         return ()
 
     _staggered(plan, scores, gradients, products)
-    dqkv_ref[0, 0, :, lanes] = (dq_t_ref[...] * (plan.scale / kept)).T.astype(dtype)
+    write(0, slice(0, plan.length), (dq_t_ref[...] * (plan.scale / kept)).T)
 
 
 def _optional(refs: list[Any], plan: Plan) -> tuple[Any, list[Any]]:
@@ -274,14 +283,16 @@ def _work(plan: Plan, batch: int, itemsize: int, *, backward: bool) -> Work:
     return Work((5 if backward else 2) * 2 * head * entries * passes, int(vector * entries), entries, moved)
 
 
-def _call(kernel: Any, name: str, plan: Plan, batch: int, work: Work, **options: Any) -> Any:
+def _call(plan: Plan, qkv: Array, *, backward: bool, **options: Any) -> Any:
+    batch, itemsize = qkv.shape[0], qkv.dtype.itemsize
+    work = _work(plan, batch, itemsize, backward=backward)
     return pl.pallas_call(
-        functools.partial(kernel, plan=plan),
+        functools.partial(_backward_kernel if backward else _forward_kernel, plan=plan),
         grid=(batch, plan.n_groups),
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=VMEM_BYTES
+            dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=plan.vmem_bytes(itemsize)
         ),
-        name=name,
+        name="attention_backward" if backward else "attention_forward",
         interpret=plan.interpret,
         cost_estimate=work.cost,
         metadata=work.metadata,
@@ -293,11 +304,9 @@ def _forward(plan: Plan, qkv: Array, extra: tuple[Array, ...]) -> tuple[Array, A
     batch, _, length, _ = qkv.shape
     parts, o, number, optional = _specs(plan)
     return _call(
-        _forward_kernel,
-        "attention_forward",
         plan,
-        batch,
-        _work(plan, batch, qkv.dtype.itemsize, backward=False),
+        qkv,
+        backward=False,
         in_specs=[*parts, *optional],
         out_specs=[o, number],
         out_shape=[
@@ -307,30 +316,37 @@ def _forward(plan: Plan, qkv: Array, extra: tuple[Array, ...]) -> tuple[Array, A
     )(qkv, qkv, qkv, *extra)
 
 
-def _backward(plan: Plan, residuals: tuple[Any, ...], do: Array) -> tuple[Array, None]:
+def _backward(plan: Plan, residuals: tuple[Any, ...], do: Array) -> tuple[Array, Array, None]:
     qkv, extra, o, lse = residuals
     batch, _, length, width = qkv.shape
     parts, part, number, optional = _specs(plan)
-    dqkv = _call(
-        _backward_kernel,
-        "attention_backward",
+    dqkv, sums = _call(
         plan,
-        batch,
-        _work(plan, batch, qkv.dtype.itemsize, backward=True),
+        qkv,
+        backward=True,
         in_specs=[*parts, part, part, number, *optional],
-        out_specs=pl.BlockSpec((1, 3, length, width), lambda b, g: (b, 0, 0, 0)),
-        out_shape=jax.ShapeDtypeStruct(qkv.shape, qkv.dtype),
+        out_specs=[
+            pl.BlockSpec((1, 3, length, width), lambda b, g: (b, 0, 0, 0)),
+            pl.BlockSpec((1, 3, width), lambda b, g: (b, 0, 0)),
+        ],
+        out_shape=[
+            jax.ShapeDtypeStruct(qkv.shape, qkv.dtype),
+            jax.ShapeDtypeStruct((batch, 3, width), jnp.float32),
+        ],
         scratch_shapes=[pltpu.VMEM((plan.width, length), jnp.float32)],
     )(qkv, qkv, qkv, do, o, lse, *extra)
-    return dqkv, None
+    return dqkv, sums.sum(0)[:, None], None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(plan: Plan, qkv: Array, extra: tuple[Array, ...]) -> Array:
-    return _forward(plan, qkv, extra)[0]
+def _attention(plan: Plan, product: Array, bias: Array, extra: tuple[Array, ...]) -> Array:
+    return _attention_forward(plan, product, bias, extra)[0]
 
 
-def _attention_forward(plan: Plan, qkv: Array, extra: tuple[Array, ...]) -> tuple[Array, tuple[Any, ...]]:
+def _attention_forward(
+    plan: Plan, product: Array, bias: Array, extra: tuple[Array, ...]
+) -> tuple[Array, tuple[Any, ...]]:
+    qkv = (product.astype(jnp.float32) + bias).astype(product.dtype)
     o, lse = _forward(plan, qkv, extra)
     return o, (qkv, extra, o, lse)
 
@@ -338,27 +354,46 @@ def _attention_forward(plan: Plan, qkv: Array, extra: tuple[Array, ...]) -> tupl
 _attention.defvjp(_attention_forward, _backward)
 
 
-def _local(q: Array, k: Array, v: Array, kv_mask: Array | None, words: Words | None, *, rate: float) -> Array:
-    """On one device; see `over_mesh`."""
-    batch, n_tokens, n_heads, head_dim = q.shape
-    plan = Plan(n_heads, head_dim, n_tokens, rate, kv_mask is not None, interpret=platform() == "cpu")
-    groups, lanes, more = plan.n_groups, plan.group * head_dim, plan.length - n_tokens
+def _local(
+    product: Array, bias: Array, kv_mask: Array | None, words: Words | None, *, head_dim: int, rate: float
+) -> Array:
+    """On one device; see `divided`."""
+    batch, _, n_tokens, width = product.shape
+    plan = Plan(width // head_dim, head_dim, n_tokens, rate, kv_mask is not None, interpret=platform() == "cpu")
+    lanes, more = plan.group * head_dim, plan.length - n_tokens
+
+    def padded(x: Array, more: int) -> Array:
+        """More tokens, and whole lanes for every group."""
+        x = x.reshape(*x.shape[:-1], plan.n_groups, lanes)
+        x = jnp.pad(x, (*[(0, 0)] * (x.ndim - 3), (0, more), (0, 0), (0, plan.width - lanes)))
+        return x.reshape(*x.shape[:-2], plan.n_groups * plan.width)
+
     extra = []
     if kv_mask is not None:
         extra.append(jnp.pad(jnp.where(kv_mask, 0.0, HIDDEN), ((0, 0), (0, more)))[:, None])
     for word in words or ():
-        extra.append(jnp.pad(word, ((0, 0), (0, 0), (0, more))).reshape(batch, groups, plan.group, plan.length))
-    # Next to each other as they came out of the projection, so that the compiler finds nothing to copy.
-    qkv = jnp.stack([q, k, v], 1).reshape(batch, 3, n_tokens, groups, lanes)
-    qkv = jnp.pad(qkv, ((0, 0), (0, 0), (0, more), (0, 0), (0, plan.width - lanes)))
-    qkv = qkv.reshape(batch, 3, plan.length, groups * plan.width)
-    o = _attention(plan, qkv, tuple(extra)).reshape(batch, plan.length, groups, plan.width)
-    return o[:, :n_tokens, :, :lanes].reshape(q.shape)
+        extra.append(jnp.pad(word, ((0, 0), (0, 0), (0, more))).reshape(batch, plan.n_groups, plan.group, plan.length))
+    o = _attention(plan, padded(product, more), padded(bias, 0), tuple(extra))
+    o = o.reshape(batch, plan.length, plan.n_groups, plan.width)
+    return o[:, :n_tokens, :, :lanes].reshape(batch, n_tokens, width)
 
 
-def tpu_attention(q: Array, k: Array, v: Array, q_slots: None, kv_mask: Array | None, dropout: Dropout | None) -> Array:
-    """See `gpt1_jax.attention.causal_attention`; without a cache and without given masks, up to `MAX_TOKENS`.
+def tpu_self_attention(
+    product: Array, bias: Array, n_heads: int, kv_mask: Array | None, dropout: Dropout | None
+) -> Array:
+    """See `gpt1_jax.attention.self_attention`; without given masks, up to `MAX_TOKENS`.
 
     A query that sees nothing gets a mean of some values, finite, and so are the gradients. On a CPU it is interpreted.
     """
-    return over_mesh(functools.partial(_local, rate=dropout.rate if dropout else 0.0), q, k, v, kv_mask, dropout)
+    batch, _, length, width = product.shape
+    local = functools.partial(_local, head_dim=width // n_heads, rate=dropout.rate if dropout else 0.0)
+    axes = (("batch", None, None, "heads"), (None, None, "heads"))
+    shape = (batch, n_heads, length)
+    return divided(local, (product, bias), axes, ("batch", None, "heads"), kv_mask, dropout, shape)
+
+
+def tpu_attention(q: Array, k: Array, v: Array, q_slots: None, kv_mask: Array | None, dropout: Dropout | None) -> Array:
+    """See `gpt1_jax.attention.causal_attention`; otherwise like `tpu_self_attention`."""
+    product = jnp.stack([q, k, v], 1).reshape(q.shape[0], 3, q.shape[1], -1)
+    bias = jnp.zeros((3, 1, product.shape[-1]), jnp.float32)
+    return tpu_self_attention(product, bias, q.shape[2], kv_mask, dropout).reshape(q.shape)

@@ -57,7 +57,8 @@ def test_a_small_step_for_v5e(for_tpu, tmp_path):
     assert figures["fits"]
     assert figures["estimated_step_ms"] > figures["flops_floor_ms"] > 0
     assert figures["loops_of_unknown_length"] == 0
-    assert figures["kernel_floor_ms"] == 0
+    assert figures["attention"] == "tpu"
+    assert 0 < figures["kernel_floor_ms"] < figures["estimated_step_ms"]
     axes = {c["axis"] for c in figures["collectives"]}
     assert axes >= {"fsdp", "tensor"}
     assert not any(axis.startswith("part of") for axis in axes)
@@ -65,6 +66,22 @@ def test_a_small_step_for_v5e(for_tpu, tmp_path):
     assert figures["compiled_flops"] == pytest.approx(figures["flops"], rel=0.3)
     assert figures["versions"]["jax"] in ended.stdout
     assert (tmp_path / "v5e-2x4.txt").read_text(encoding="utf-8").startswith("HloModule")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_kernel_of_attention(dtype, for_tpu, tmp_path):
+    """Two heads to 128 lanes of four blocks of tokens, on all chips that it is meant for."""
+    sizes = {"n_layer": 1, "n_embd": 128, "n_head": 2, "vocab_size": 1000, "dtype": dtype}
+    ended = for_tpu(
+        *("--config=configs/pretrain.py", "--topology=v5e:2x4,v5p:2x2x1,v6e:2x4", f"--json={tmp_path}/figures.json"),
+        *(f"--config.model.{name}={value}" for name, value in sizes.items()),
+    )
+    assert ended.returncode == 0, ended.stderr
+    for figures in json.loads((tmp_path / "figures.json").read_text(encoding="utf-8")):
+        assert figures["attention"] == "tpu"
+        assert figures["kernel_floor_ms"] > 0
+        assert figures["without_estimate"]["custom-call tpu_custom_call"] == 2
 
 
 @pytest.mark.slow
