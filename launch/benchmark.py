@@ -18,6 +18,7 @@ kernel of this device with plain JAX, values and gradients, and times them.
 Ctrl-C ends it; what was measured until then is printed and written. See launch/README.md for figures.
 """
 
+import dataclasses
 import os
 import shlex
 import sys
@@ -52,7 +53,7 @@ def main() -> None:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # a peer on PyTorch needs some of the GPU, too
     import jax
 
-    from gpt1_jax.benchmark import figures, report, suite
+    from gpt1_jax.benchmark import figures, kernel_check, report, suite
     from gpt1_jax.benchmark.settings import PARTS as ALL
     from gpt1_jax.benchmark.settings import Settings, configs
     from gpt1_jax.config import to_dict
@@ -78,9 +79,13 @@ def main() -> None:
         tokenizer=TOKENIZER.value,
         profile=PROFILE.value,
     )
-    cases, interrupted = list(suite.cases(settings)), False
+    cases, interrupted = suite.cases(settings), False
     print(suite.plan(cases, settings), flush=True)
+    checks = []
     try:
+        for check in kernel_check.checks() if "kernels" in settings.parts else ():
+            checks.append(check)
+            print(check.line(), flush=True)
         for case in cases:
             suite.measure(case, settings, say=lambda line: print(line, file=sys.stderr, flush=True))
     except KeyboardInterrupt:
@@ -89,12 +94,16 @@ def main() -> None:
     record = figures.record(cases, command=command, config=to_dict(pretrain), interrupted=interrupted)
     found = [figure for case in cases for figure in figures.figures(case)]
     print(f"\n{report.table(found)}\n\n{report.notes(found, record)}", flush=True)
+    record["kernels"] = [dataclasses.asdict(check) | {"passed": check.passed} for check in checks]
     if JSON.value:
         write_json(Path(JSON.value), record)
     if PLOT.value:
         report.plot(found, Path(PLOT.value))
     if interrupted:
         raise KeyboardInterrupt
+    if not all(check.passed for check in checks):
+        print("error: not all kernels compute what plain JAX does, see above", file=sys.stderr)
+        sys.exit(1)
 
 
 def _integers(name: str, values: list[str]) -> tuple[int, ...]:

@@ -8,14 +8,15 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 
-from gpt1_jax.benchmark import yardstick
+from gpt1_jax.benchmark import reading, yardstick
 from gpt1_jax.benchmark.suite import Case
-from gpt1_jax.benchmark.timing import Spread, ratio
+from gpt1_jax.benchmark.timing import Contestant, Spread, ratio
+from gpt1_jax.benchmark.training import OURS
 from gpt1_jax.flops import device_peak_flops
 from gpt1_jax.version import __version__
 
@@ -40,10 +41,10 @@ class Figure:
       of_peak: their share of the devices' bfloat16 peak by the data sheet; None where it is not in the table.
       of_product: their rate over that of a lone matrix product, within each round; None where there was none.
       ahead: how many times this one's rate ours is, within each round; None for ours.
-      compile_seconds: of the compiler, where it was timed by itself.
+      compile_seconds: of the compiler; where it could not be timed by itself, what the first call took longer.
       first_call_seconds: with what is compiled in it; None where it was not timed.
       temp_bytes: temporary memory of a device by the compiler's plan.
-      peak_bytes: most memory, see `memory.Peak`.
+      peak_bytes: most memory, see `memory.Peak`; None but for ours.
       peak_of: whose.
       n_parameters: of the model.
       about: how it was run.
@@ -90,7 +91,8 @@ def figures(case: Case) -> list[Figure]:
         ahead = None
         if i and one.unit == ours.unit:
             ahead = ratio(our_seconds, seconds, amount=ours.amount, other_amount=one.amount)
-        memory = case.peaks[i] if i < len(case.peaks) else None
+        first = case.first_seconds[i] if i < len(case.first_seconds) else None
+        memory = None if i else case.peak
         found.append(
             Figure(
                 part=case.part,
@@ -105,8 +107,8 @@ def figures(case: Case) -> list[Figure]:
                 of_peak=flops / spread.median / peak if peak else None,
                 of_product=of_product,
                 ahead=ahead,
-                compile_seconds=one.compile_seconds,
-                first_call_seconds=case.first_seconds[i] if i < len(case.first_seconds) else None,
+                compile_seconds=_compile_seconds(one, first, spread.median),
+                first_call_seconds=first,
                 temp_bytes=one.temp_bytes,
                 peak_bytes=memory.bytes if memory else None,
                 peak_of=memory.of if memory else "",
@@ -116,6 +118,17 @@ def figures(case: Case) -> list[Figure]:
             )
         )
     return found
+
+
+def _compile_seconds(one: Contestant, first: float | None, usual: float) -> float | None:
+    return max(0.0, first - usual) if one.compile_seconds is None and first is not None else one.compile_seconds
+
+
+def loading_over_training(found: Sequence[Figure]) -> dict[str, float]:
+    """Batch -> how many times faster it is loaded than an update of the same run takes it, where both were measured."""
+    update = {f.work: f.seconds.median for f in found if f.part == "pretrain" and f.name == OURS}
+    batch = {f.work: f.seconds.median / reading.N_BATCHES for f in found if f.part == "load"}
+    return {work: update[work] / seconds for work, seconds in batch.items() if work in update}
 
 
 def record(cases: Iterable[Case], *, command: str, config: dict[str, Any], interrupted: bool) -> dict[str, Any]:
@@ -128,6 +141,7 @@ def record(cases: Iterable[Case], *, command: str, config: dict[str, Any], inter
       interrupted: a signal ended it.
     """
     cases = list(cases)
+    found = [figure for case in cases for figure in figures(case)]
     return {
         "command": command,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -140,7 +154,8 @@ def record(cases: Iterable[Case], *, command: str, config: dict[str, Any], inter
         },
         "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
         "config": config,
-        "figures": [dataclasses.asdict(figure) for case in cases for figure in figures(case)],
+        "figures": [dataclasses.asdict(figure) for figure in found],
+        "loading_over_training": loading_over_training(found),
         "failed": [
             {"part": case.part, "work": case.work, "name": name, "reason": reason}
             for case in cases

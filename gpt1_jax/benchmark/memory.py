@@ -26,9 +26,8 @@ class Peak:
 def watch() -> Iterator[Peak]:
     """The peak of what happens inside.
 
-    A device counts from the program's beginning, so that the first of several is told exactly, and of the others that
-    they take no more. Under Linux the process's count is begun anew; memory that was freed before and not given back to
-    the system is then not counted again.
+    A device counts from the program's beginning. Under Linux the process's count is begun anew; memory that was freed
+    before, and not given back to the system, is not counted again.
     """
     peak = Peak()
     before = _resident("VmRSS")

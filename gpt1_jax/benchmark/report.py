@@ -29,6 +29,10 @@ def notes(figures: Sequence[Figure], record: dict[str, Any]) -> str:
     machine = f"{device['count']} x {device['kind']}" if device["platform"] != "cpu" else "CPU"
     lines = [
         *(f"{name} ({part}): {text}" for name, part, text in about),
+        *(
+            f"load ({work}): {times:.0f} times as fast as an update takes the batches"
+            for work, times in record["loading_over_training"].items()
+        ),
         *(f"failed: {f['name']} ({f['part']}, {f['work']}): {f['reason']}" for f in record["failed"]),
         "A call: median (quartiles) over the rounds. Ratios are taken within each round, in which all take turns: "
         "their median (quartiles).",
@@ -81,7 +85,7 @@ def _row(f: Figure) -> tuple[str, ...]:
         "" if f.of_peak is None else f"{f.of_peak:.1%}",
         "" if f.of_product is None else _spread(_percent(f.of_product), ".0f") + " %",
         "" if not f.peak_bytes else f"{f.peak_bytes / 2**30:.2f} GiB",
-        "" if f.compile_seconds is None else f"{f.compile_seconds:.0f} s",
+        "" if f.compile_seconds is None else f"{f.compile_seconds:.0f} s" * (f.compile_seconds >= 0.5),
         "" if f.ahead is None else _spread(f.ahead, ".2f") + " x",
     )
 

@@ -15,11 +15,11 @@ from gpt1_jax.finetune_config import FinetuneConfig
 from gpt1_jax.model_config import GPT1Config
 from gpt1_jax.pretrain import PretrainConfig
 
-PARTS = ("pretrain",)
+PARTS = ("pretrain", "finetune", "evaluate", "decode", "tokenize", "prepare", "load", "start")
 """In this order. Beside them there is "kernels", for where attention has several."""
 
-_CPU_BATCH = {"pretrain": 2, "finetune": 8, "evaluate": 8, "load": 2}
-"""A recipe's batch takes a CPU minutes for one update."""
+_CPU_BATCH = {"pretrain": 2, "finetune": 8, "evaluate": 8, "load": 2, "kernels": 2}
+"""Of each device: a recipe's batch takes a CPU minutes for one update."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Settings:
             return self.batch_sizes
         config = self.finetune if part == "finetune" else self.pretrain
         if jax.default_backend() == "cpu":
-            return (min(config.batch_size, _CPU_BATCH[part]),)
+            return (min(config.batch_size, _CPU_BATCH[part] * jax.device_count()),)
         return (config.batch_size,)
 
     def tokens(self, *shape: int) -> np.ndarray:

@@ -9,14 +9,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jax
 
-from gpt1_jax.benchmark import memory, peers, training, yardstick
+from gpt1_jax.benchmark import inference, kernel_check, memory, peers, reading, startup, training, tuning, yardstick
 from gpt1_jax.benchmark.settings import Settings
+from gpt1_jax.benchmark.text import Text
 from gpt1_jax.benchmark.timing import Clock, Contestant, take_turns, warm_up
-from gpt1_jax.errors import InputError
+from gpt1_jax.benchmark.training import OURS
+from gpt1_jax.errors import InputError, counted
 
 Maker = Callable[[], Contestant]
 
@@ -32,7 +35,7 @@ class Case:
       product_rows: rows of the matrix product beside it; 0: there is none.
       contestants: who was made, in the order of the rounds.
       first_seconds: of the first call of each, compilation included; None: not timed.
-      peaks: memory of each.
+      peak: memory of ours. Of those that come after, no count would be their own: memory is used again.
       rounds: seconds of a call of each, round by round.
       failed: name -> why there is no such contestant.
     """
@@ -43,15 +46,26 @@ class Case:
     product_rows: int = 0
     contestants: list[Contestant] = dataclasses.field(default_factory=list)
     first_seconds: list[float | None] = dataclasses.field(default_factory=list)
-    peaks: list[memory.Peak] = dataclasses.field(default_factory=list)
+    peak: memory.Peak | None = None
     rounds: list[tuple[float, ...]] = dataclasses.field(default_factory=list)
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
 
+    @property
+    def newest_round(self) -> str:
+        """For people who wait."""
+        seconds = zip(self.contestants, self.rounds[-1], strict=True)
+        return f"round {len(self.rounds)}: " + ", ".join(f"{one.name} {s:.4g} s" for one, s in seconds)
 
-def cases(settings: Settings) -> Iterator[Case]:
-    """What there is to measure, in the order of `settings.parts`."""
-    for part in settings.parts:
-        yield from _PARTS[part](settings)
+
+def cases(settings: Settings) -> list[Case]:
+    """What there is to measure, in the order of `settings.parts`; nothing is made yet.
+
+    Raises:
+      InputError: a peer cannot be had.
+    """
+    text = Text(settings.source, settings.tokenizer, settings.model.vocab_size)
+    others = {name: peers.load_peer(name) for name in settings.peers}
+    return [case for part in settings.parts for case in _PARTS[part](settings, text, others)]
 
 
 def measure(
@@ -82,35 +96,24 @@ def measure(
             continue
         case.contestants.append(contestant)
         case.first_seconds.append(first)
-        case.peaks.append(peak)
+        case.peak = case.peak or peak
         calls.append(n_calls)
     if case.product_rows:
         product = yardstick.best_product(settings.model, case.product_rows)
         case.contestants.append(product)
         calls.append(warm_up(product, clock)[1])
     say(f"{case.part}, {case.work}: rounds")
-    take_turns(
-        case.contestants,
-        calls,
-        case.rounds,
-        repeats=settings.repeats,
-        seconds=settings.seconds,
-        clock=clock,
-        on_round=lambda done: say(
-            f"  round {done}: "
-            + ", ".join(
-                f"{one.name} {seconds:.4g} s" for one, seconds in zip(case.contestants, case.rounds[-1], strict=True)
-            )
-        ),
-    )
+    limits = {"repeats": settings.repeats, "seconds": settings.seconds, "clock": clock}
+    take_turns(case.contestants, calls, case.rounds, **limits, on_round=lambda: say(f"  {case.newest_round}"))
     if settings.profile:
         _trace(case, Path(settings.profile))
-    for contestant in case.contestants:  # states of gigabytes: the next case needs the room
-        contestant.start = contestant.wait = _over
+    # States of gigabytes: the next case needs the room.
+    case.makers = {}
+    case.contestants = [dataclasses.replace(one, start=_over, wait=_over) for one in case.contestants]
     gc.collect()
 
 
-def _over(*_: Any) -> Any:
+def _over(*_: Any) -> None:
     raise RuntimeError("this case is over")
 
 
@@ -126,17 +129,81 @@ def _trace(case: Case, folder: Path) -> None:
         case.contestants[0].seconds(3)
 
 
-def _pretrain(settings: Settings) -> Iterator[Case]:
-    model, others = settings.model, {name: peers.load_peer(name) for name in settings.peers}
+Others = Mapping[str, ModuleType]
+
+
+def _pretrain(settings: Settings, text: Text, others: Others) -> Iterator[Case]:
+    model = settings.model
     for batch_size in settings.batches("pretrain"):
         shape = (batch_size, model.n_ctx)
-        makers: dict[str, Maker] = {training.OURS: partial(training.pretraining, settings, batch_size)}
+        makers: dict[str, Maker] = {OURS: partial(training.pretraining, settings, batch_size)}
         for name, peer in others.items():
             makers[name] = partial(peer.train, model, settings.pretrain.optimizer, settings.tokens(*shape))
         yield Case("pretrain", f"{batch_size} x {model.n_ctx} tokens", makers, math.prod(shape))
 
 
-_PARTS: dict[str, Callable[[Settings], Iterator[Case]]] = {"pretrain": _pretrain}
+def _finetune(settings: Settings, text: Text, others: Others) -> Iterator[Case]:
+    for batch_size in settings.batches("finetune"):
+        both = tuning.Tuning(settings, batch_size, text)
+        makers = {OURS: both.by_buckets, tuning.PADDED: both.padded}
+        yield Case("finetune", f"{batch_size} examples", makers, batch_size * settings.model.n_ctx)
+
+
+def _evaluate(settings: Settings, text: Text, others: Others) -> Iterator[Case]:
+    model = settings.model
+    for batch_size in settings.batches("evaluate"):
+        shape = (inference.n_batches(), batch_size, model.n_ctx)
+        makers: dict[str, Maker] = {OURS: partial(inference.evaluation, settings, batch_size)}
+        for name, peer in others.items():
+            makers[name] = partial(peer.evaluate, model, settings.tokens(*shape))
+        yield Case("evaluate", f"{batch_size} x {model.n_ctx} tokens", makers, batch_size * model.n_ctx)
+
+
+def _decode(settings: Settings, text: Text, others: Others) -> Iterator[Case]:
+    for batch_size in settings.decode_batch_sizes:
+        prompts, n_new = inference.prompts_of(settings, batch_size)
+        makers: dict[str, Maker] = {OURS: partial(inference.decoding, settings, batch_size)}
+        for name, peer in others.items():
+            if hasattr(peer, "decode"):
+                makers[name] = partial(peer.decode, settings.model, prompts, n_new)
+        yield Case("decode", f"{batch_size} x {n_new} tokens", makers)
+
+
+def _tokenize(settings: Settings, text: Text, others: Others) -> Iterator[Case]:
+    yield Case("tokenize", "text", {OURS: partial(reading.tokenizing, text)})
+
+
+def _prepare(settings: Settings, text: Text, others: Others) -> Iterator[Case]:
+    yield Case("prepare", "token shards", {OURS: partial(reading.preparing, text)})
+
+
+def _load(settings: Settings, text: Text, others: Others) -> Iterator[Case]:
+    for batch_size in settings.batches("load"):
+        work = f"{batch_size} x {settings.model.n_ctx} tokens"
+        yield Case("load", work, {OURS: partial(reading.loading, settings, batch_size, text)})
+
+
+def _start(settings: Settings, text: Text, others: Others) -> Iterator[Case]:
+    yield Case("start", "quick start", {OURS: partial(startup.starting, text)})
+
+
+def _kernels(settings: Settings, text: Text, others: Others) -> Iterator[Case]:
+    for batch_size in settings.batches("kernels"):
+        work = f"{batch_size} x {settings.model.n_ctx} tokens"
+        yield Case("kernels", work, kernel_check.timed_kernels(settings, batch_size))
+
+
+_PARTS: dict[str, Callable[[Settings, Text, Others], Iterator[Case]]] = {
+    "pretrain": _pretrain,
+    "finetune": _finetune,
+    "evaluate": _evaluate,
+    "decode": _decode,
+    "tokenize": _tokenize,
+    "prepare": _prepare,
+    "load": _load,
+    "start": _start,
+    "kernels": _kernels,
+}
 
 
 def plan(cases: list[Case], settings: Settings) -> str:
@@ -144,7 +211,8 @@ def plan(cases: list[Case], settings: Settings) -> str:
     n_contestants = sum(len(case.makers) for case in cases)
     named = ", ".join(f"{part} {sum(case.part == part for case in cases)}" for part in settings.parts)
     minutes = sum(settings.seconds + 40.0 * len(case.makers) for case in cases) / 60
+    sizes = f"{counted(len(cases), 'case')} ({named}), {counted(n_contestants, 'contestant')}"
     return (
-        f"{len(cases)} cases ({named}), {n_contestants} contestants; at most {settings.repeats} rounds or "
-        f"{settings.seconds:g} s each and what has to be compiled: up to some {max(1, round(minutes))} minutes"
+        f"{sizes}; at most {settings.repeats} rounds or {settings.seconds:g} s each and what has to be compiled: up to "
+        f"some {counted(max(1, round(minutes)), 'minute')}"
     )

@@ -92,7 +92,7 @@ def take_turns(
     repeats: int,
     seconds: float,
     clock: Clock = time.perf_counter,
-    on_round: Callable[[int], None] = lambda done: None,
+    on_round: Callable[[], None] = lambda: None,
 ) -> None:
     """Rounds in which every contestant works once, appended to `rounds` as they are complete.
 
@@ -105,12 +105,12 @@ def take_turns(
       repeats: most rounds.
       seconds: time after which no further round begins.
       clock: seconds.
-      on_round: is told how many rounds are done.
+      on_round: called after each.
     """
     begin = clock()
     while len(rounds) < repeats and (not rounds or clock() - begin < seconds):
         rounds.append(tuple(one.seconds(n, clock) for one, n in zip(contestants, calls, strict=True)))
-        on_round(len(rounds))
+        on_round()
 
 
 def ratio(

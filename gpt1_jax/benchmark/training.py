@@ -47,8 +47,7 @@ def pretraining(settings: Settings, batch_size: int) -> Contestant:
         n_parameters=count_parameters(model.config),
         compile_seconds=compile_seconds,
         temp_bytes=temp_bytes,
-        about=f"attention {attention_of(model, mesh)}, {_dropout(model)}, AdamW, "
-        f"mesh {' x '.join(map(str, mesh.shape.values()))}",
+        about=how_it_runs(model, mesh),
     )
 
 
@@ -87,12 +86,13 @@ def temp_bytes_of(compiled: Any) -> int | None:
     return None if analysis is None else int(analysis.temp_size_in_bytes)
 
 
-def attention_of(model: GPT1, mesh: Mesh) -> str:
-    """The attention kernel that the config stands for on these devices."""
-    with jax.set_mesh(mesh):
-        return select_kernel(model.config.attention)
-
-
-def _dropout(model: GPT1) -> str:
+def how_it_runs(model: GPT1, mesh: Mesh) -> str:
+    """What the config stands for on these devices, in words."""
     c = model.config
-    return f"dropout {c.embd_pdrop:g}/{c.attn_pdrop:g}/{c.resid_pdrop:g}"
+    with jax.set_mesh(mesh):
+        attention = select_kernel(c.attention)
+    sizes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
+    return (
+        f"{c.dtype}, attention {attention}, dropout {c.embd_pdrop:g} {c.attn_pdrop:g} {c.resid_pdrop:g} (embeddings, "
+        f"attention, residual)" + (f", mesh {sizes}" if sizes else "")
+    )

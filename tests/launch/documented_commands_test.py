@@ -41,7 +41,7 @@ SMALL = {
     "--config.heldout_fraction=0.1",
     "finetune": "--config.batch_size=8 --config.epochs=1 --config.n_buckets=1",
     "generate": "--max_new_tokens=5",
-    "benchmark": "--repeats=1 --batch_sizes=2 --decode_batch_sizes=1 --config.model.vocab_size=380 "
+    "benchmark": "--repeats=1 --batch_sizes=8 --decode_batch_sizes=1 --config.model.vocab_size=380 "
     "--config.model.n_layer=1 --config.model.n_embd=32 --config.model.n_head=4 --config.model.n_ctx=32",
     "prepare": "--vocab_size=380 --heldout_fraction=0.1 --workers=1",
 }

@@ -24,8 +24,13 @@ def load_peer(name: str) -> ModuleType:
     """The module of a peer.
 
     Raises:
-      InputError: a package that it needs is not installed, or does not know the device.
+      InputError: a package that it needs is not installed or does not know the device, or there are several devices.
     """
+    if (n_devices := jax.device_count()) > 1:
+        raise InputError(
+            f"--peer={name} works on one device and there are {n_devices}; show JAX one of them, such as with "
+            "CUDA_VISIBLE_DEVICES=0"
+        )
     needed = _NEEDS.get(name, ())
     missing = [package for package in needed if importlib.util.find_spec(package) is None]
     if missing:

@@ -1,0 +1,139 @@
+"""Every attention kernel of this device against plain JAX: values and gradients, with dropout and padding.
+
+The reference is computed in float32 from the same inputs, with the same entries dropped. What is computed in bfloat16
+may be as far from it as plain JAX in bfloat16 is, twice; float32 may differ by the order of its sums.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from gpt1_jax.attention import BEST, KERNELS, causal_attention
+from gpt1_jax.benchmark.settings import Settings
+from gpt1_jax.benchmark.timing import Contestant
+from gpt1_jax.dropout import Dropout
+
+LENGTHS = (64, 448, 512, 704)
+DTYPES = ("float32", "bfloat16")
+RATE = 0.1
+FLOAT32_ERROR = 3e-5  # of sums of some hundred terms, and their exponentials, in another order
+_BATCH, _HEADS, _HEAD_DIM = 2, 4, 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """A kernel on one shape.
+
+    Attributes:
+      kernel: its name in `attention.KERNELS`.
+      interpreted: on a CPU, where no time would say anything.
+      length: tokens of a row.
+      dtype: of q, k and v.
+      dropout: rate.
+      padded: a part of the keys is padding.
+      value_error: largest difference from the reference, over the reference's largest number.
+      gradient_error: likewise, the largest of the three gradients'.
+      allowed: how large both may be.
+    """
+
+    kernel: str
+    interpreted: bool
+    length: int
+    dtype: str
+    dropout: float
+    padded: bool
+    value_error: float
+    gradient_error: float
+    allowed: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether it computes the same; not where an error is no number."""
+        return all(error <= self.allowed for error in (self.value_error, self.gradient_error))
+
+    def line(self) -> str:
+        """For people."""
+        return (
+            f"{self.kernel:5} {self.length:4} tokens  {self.dtype:8}  dropout {self.dropout:g}  "
+            f"{'padded  ' if self.padded else 'unpadded'}  errors {self.value_error:.1e} {self.gradient_error:.1e}  "
+            f"{'passed' if self.passed else 'FAILED'} (allowed {self.allowed:.1e})" + ", interpreted" * self.interpreted
+        )
+
+
+def checks(lengths: Sequence[int] = LENGTHS) -> Iterator[Check]:
+    """All kernels but plain JAX; on a CPU those of other devices too, interpreted."""
+    for name in _kernels_here():
+        for length in lengths:
+            for dtype in DTYPES:
+                for rate, padded in ((0.0, False), (RATE, False), (RATE, True)):
+                    yield _check(name, length, dtype, rate, padded)
+
+
+def timed_kernels(settings: Settings, batch_size: int) -> dict[str, Callable[[], Contestant]]:
+    """Forward and backward pass of a layer's attention by this device's kernel and by plain JAX."""
+    best = BEST.get(jax.default_backend(), "xla")
+    return {name: lambda name=name: _timed(settings, batch_size, name) for name in dict.fromkeys((best, "xla"))}
+
+
+def _kernels_here() -> list[str]:
+    if jax.default_backend() == "cpu":
+        return [name for name in KERNELS if name != "xla"]
+    return [name for name in (BEST.get(jax.default_backend()),) if name]
+
+
+def _check(name: str, length: int, dtype: str, rate: float, padded: bool) -> Check:
+    shape = (_BATCH, length, _HEADS, _HEAD_DIM)
+    exact = _inputs(shape, "float32")
+    inputs = tuple(x.astype(dtype) for x in exact)
+    rounded = tuple(x.astype(jnp.float32) for x in inputs)
+    lengths = jnp.asarray([length, length - length // 4])
+    kv_mask = jnp.arange(length)[None, :] < lengths[:, None] if padded else None
+    reference = _value_and_gradients("xla", rate, kv_mask)(*rounded)
+    errors = _errors(_value_and_gradients(name, rate, kv_mask)(*inputs), reference)
+    allowed = FLOAT32_ERROR
+    if dtype != "float32":
+        allowed = 2 * max(_errors(_value_and_gradients("xla", rate, kv_mask)(*inputs), reference))
+    value_error, *gradient_errors = errors
+    interpreted = jax.default_backend() == "cpu" and BEST.get("cpu") != name
+    return Check(name, interpreted, length, dtype, rate, padded, value_error, float(np.max(gradient_errors)), allowed)
+
+
+def _inputs(shape: tuple[int, ...], dtype: str) -> tuple[Array, ...]:
+    """q, k, v and what comes back to the output."""
+    return tuple(jax.random.normal(key, shape, dtype) for key in jax.random.split(jax.random.key(0), 4))
+
+
+def _value_and_gradients(kernel: str, rate: float, kv_mask: Array | None) -> Callable[..., tuple[Array, ...]]:
+    def run(q: Array, k: Array, v: Array, back: Array) -> tuple[Array, ...]:
+        words = jnp.asarray([0x12345678, 0x9ABCDEF0], jnp.uint32)
+        dropout = Dropout(rate, key_words=words, rows=jnp.arange(q.shape[0])) if rate else None
+        value, pull = jax.vjp(
+            lambda q, k, v: causal_attention(q, k, v, kv_mask=kv_mask, dropout=dropout, kernel=kernel), q, k, v
+        )
+        return value, *pull(back)
+
+    return jax.jit(run)
+
+
+def _errors(found: Sequence[Array], reference: Sequence[Array]) -> list[float]:
+    pairs = [(np.asarray(a, np.float64), np.asarray(b, np.float64)) for a, b in zip(found, reference, strict=True)]
+    return [float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs]
+
+
+def _timed(settings: Settings, batch_size: int, name: str) -> Contestant:
+    c = settings.model
+    shape = (batch_size, c.n_ctx, c.n_head, c.n_embd // c.n_head)
+    inputs, run = _inputs(shape, c.dtype), _value_and_gradients(name, c.attn_pdrop, None)
+    return Contestant(
+        name,
+        lambda: run(*inputs),
+        amount=batch_size * c.n_ctx,
+        flops=3.0 * 4.0 * batch_size * c.n_ctx**2 * c.n_embd,
+        about=f"{c.dtype}, {c.n_head} heads of {shape[-1]}, dropout {c.attn_pdrop:g}, forward and backward",
+    )

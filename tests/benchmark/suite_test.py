@@ -1,0 +1,161 @@
+"""Every part runs at a tiny size and gives figures that fit each other; nothing is said of how fast it is."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from gpt1_jax.benchmark import figures, peers, report, suite
+from gpt1_jax.benchmark.peers import naive
+from gpt1_jax.benchmark.settings import PARTS, Settings, configs
+from gpt1_jax.benchmark.timing import Contestant
+from gpt1_jax.errors import InputError
+from gpt1_jax.flops import train_flops_per_token
+from gpt1_jax.model import count_parameters
+
+MODEL = {"vocab_size": 380, "n_ctx": 16, "n_embd": 16, "n_head": 2, "n_layer": 1}
+QUICK = tuple(part for part in PARTS if part != "start")
+
+
+def settings(**changes):
+    pretrain, finetune = configs({"model": MODEL})
+    return Settings(
+        pretrain, finetune, **{"batch_sizes": (8,), "decode_batch_sizes": (2,), "repeats": 2, "seconds": 0.0} | changes
+    )
+
+
+def measured(**changes):
+    chosen = settings(**changes)
+    cases = suite.cases(chosen)
+    assert suite.plan(cases, chosen)
+    for case in cases:
+        suite.measure(case, chosen, say=lambda line: None)
+    return chosen, cases
+
+
+@pytest.fixture(scope="module")
+def everything():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peers, "load_peer", lambda name: naive)  # eight devices here, of which it takes one
+        return measured(parts=QUICK, peers=("naive",))
+
+
+def test_all_parts_give_figures(everything):
+    _, cases = everything
+    record = figures.record(cases, command="python launch/benchmark.py", config={}, interrupted=False)
+    assert record == json.loads(json.dumps(record, allow_nan=False, default=list))
+    found = record["figures"]
+    assert {figure["part"] for figure in found} == set(QUICK)
+    assert record["failed"] == []
+    for figure in found:
+        assert figure["rounds"] == len(figure["round_seconds"]) == 1
+        assert figure["rate"] == pytest.approx(figure["amount"] / figure["seconds"]["median"])
+        assert 0 < figure["seconds"]["q1"] <= figure["seconds"]["median"] <= figure["seconds"]["q3"] < math.inf
+    assert record["loading_over_training"].keys() == {"8 x 16 tokens"}
+    names = {(figure["part"], figure["name"]) for figure in found}
+    assert names >= {("pretrain", "naive"), ("evaluate", "naive"), ("finetune", "padded to n_ctx")}
+    assert record["device"]["platform"] == "cpu"
+    assert record["versions"]["jax"]
+
+
+def test_flops_and_ratios_are_of_the_same_work(everything):
+    chosen, cases = everything
+    [ours, other, product] = figures.figures(next(case for case in cases if case.part == "pretrain"))
+    assert ours.flops == other.flops == 8 * 16 * train_flops_per_token(chosen.model, 16)
+    assert ours.n_parameters == other.n_parameters == count_parameters(chosen.model)
+    assert ours.ahead is None
+    assert other.ahead.median == pytest.approx(other.seconds.median / ours.seconds.median)
+    rate = product.flops / product.seconds.median
+    assert ours.of_product.median == pytest.approx(ours.flops / ours.seconds.median / rate)
+    assert product.of_product is product.ahead is None
+    assert ours.of_peak is None  # no data sheet says a CPU's
+    [ours, padded, _] = figures.figures(next(case for case in cases if case.part == "finetune"))
+    assert padded.amount == 8  # one batch, against eight of an epoch
+    assert ours.amount > padded.amount
+    times = (ours.amount / ours.seconds.median) / (padded.amount / padded.seconds.median)
+    assert padded.ahead.median == pytest.approx(times)
+
+
+def test_a_table_and_a_drawing(everything, tmp_path):
+    _, cases = everything
+    record = figures.record(cases, command="python launch/benchmark.py --x", config={}, interrupted=False)
+    found = [figure for case in cases for figure in figures.figures(case)]
+    table = report.table(found).splitlines()
+    assert len(table) == 1 + len(found)
+    assert "compile" in table[0]
+    assert "of peak" not in table[0]  # an empty column
+    notes = report.notes(found, record)
+    assert "python launch/benchmark.py --x" in notes
+    assert "times as fast as an update takes the batches" in notes
+    report.plot(found, tmp_path / "ratios.png")
+    assert (tmp_path / "ratios.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_peer_that_fails_is_told_and_the_others_go_on():
+    def fail():
+        raise RuntimeError("out of memory\nand more")
+
+    def make(name):
+        return lambda: Contestant(name, lambda: None, lambda _: None, is_warm=True)
+
+    case = suite.Case("pretrain", "x", {"gpt1_jax": make("gpt1_jax"), "one": fail, "two": make("two")})
+    suite.measure(case, settings(), say=lambda line: None)
+    assert case.failed == {"one": "RuntimeError: out of memory"}
+    assert [figure.name for figure in figures.figures(case)] == ["gpt1_jax", "two"]
+    with pytest.raises(RuntimeError, match="out of memory"):  # ours is a bug
+        suite.measure(suite.Case("pretrain", "x", {"gpt1_jax": fail}), settings(), say=lambda line: None)
+
+
+def test_a_peer_of_another_size_is_refused():
+    def make(name, n_parameters):
+        return lambda: Contestant(name, lambda: None, lambda _: None, n_parameters=n_parameters, is_warm=True)
+
+    case = suite.Case("pretrain", "x", {"gpt1_jax": make("gpt1_jax", 10), "other": make("other", 11)})
+    with pytest.raises(InputError, match="gpt1_jax, other have 10, 11 parameters"):
+        suite.measure(case, settings(), say=lambda line: None)
+
+
+def test_what_was_not_measured_has_no_figures():
+    [case] = suite.cases(settings(parts=("tokenize",)))
+    assert figures.figures(case) == []
+    record = figures.record([case], command="", config={}, interrupted=True)
+    assert (record["figures"], record["interrupted"]) == ([], True)
+
+
+def test_a_trace_is_written(tmp_path):
+    measured(parts=("tokenize",), profile=str(tmp_path))
+    assert list(tmp_path.rglob("*.xplane.pb"))
+
+
+def test_the_config_of_a_task_decides_both():
+    pretrain, finetune = configs({"task": {"name": "custom"}, "model": MODEL, "batch_size": 3, "lm_coef": 0.0})
+    assert pretrain.model == finetune.model
+    assert (finetune.batch_size, finetune.lm_coef) == (3, 0.0)
+    pretrain, finetune = configs({"model": MODEL, "batch_size": 5})
+    assert (pretrain.batch_size, finetune.model) == (5, pretrain.model)
+
+
+def test_batches_of_a_cpu_are_small_where_nothing_is_said():
+    default = settings(batch_sizes=())
+    assert (default.batches("pretrain"), default.batches("finetune")) == (
+        (2 * 8,),
+        (4 * 8,),
+    )  # eight devices; 32 is the recipe's
+    small = dataclasses.replace(default, pretrain=dataclasses.replace(default.pretrain, batch_size=1))
+    assert small.batches("evaluate") == (1,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parts": ("train",)}, "--parts=train is unknown; use some of pretrain,"),
+        ({"parts": ()}, "--parts is empty"),
+        ({"peers": ("nanogpt",)}, "--peer=nanogpt is unknown; use some of transformers,naive,torch"),
+        ({"batch_sizes": (8, 0)}, "--batch_sizes=8,0: each must be at least 1"),
+        ({"repeats": 0}, "--repeats=0 must be at least 1"),
+    ],
+)
+def test_bad_settings_are_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        settings(**changes)
