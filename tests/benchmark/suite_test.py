@@ -137,11 +137,11 @@ def test_the_config_of_a_task_decides_both():
 
 
 def test_batches_of_a_cpu_are_small_where_nothing_is_said():
-    default = settings(batch_sizes=())
+    default = settings(batch_sizes=())  # there are eight devices, and the recipe of fine-tuning has 32 examples
     assert (default.batches("pretrain"), default.batches("finetune")) == (
         (2 * 8,),
         (4 * 8,),
-    )  # eight devices; 32 is the recipe's
+    )
     small = dataclasses.replace(default, pretrain=dataclasses.replace(default.pretrain, batch_size=1))
     assert small.batches("evaluate") == (1,)
 
