@@ -29,8 +29,6 @@ from gpt1_jax.tasks.zero_shot import Candidate, Heuristic
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import jit_eval_step
 
-_LOSS = LossConfig(chunk=128)  # the logits of a whole batch of long rows would fill gigabytes
-
 
 class ScoredTokens(NamedTuple):
     """A candidate in token ids.
@@ -125,7 +123,7 @@ def score_candidates(
     batch_size: int = 32,
     mesh: Mesh | None = None,
     buckets: Sequence[int] | None = None,
-    loss: LossConfig = _LOSS,
+    loss: LossConfig = LossConfig(),
 ) -> np.ndarray:
     """Log-probability of the scored tokens given those before, of every candidate: float64 [N], in nats.
 
