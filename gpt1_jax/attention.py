@@ -23,10 +23,10 @@ Kernel = Callable[[Array, Array, Array, Array | None, Array | None, Dropout | No
 KERNELS: dict[str, Kernel] = {"xla": xla_attention, "tpu": tpu.tpu_attention}
 BEST = {"tpu": "tpu"}
 """Platform -> its kernel; "xla" for all others."""
-if gpu.AVAILABLE:
-    KERNELS["gpu"], BEST["gpu"] = gpu.gpu_attention, "gpu"
 FROM_PROJECTION = {"tpu": tpu.tpu_self_attention}
 """Kernel -> itself as `self_attention` calls it, where it knows better than to take q, k and v apart."""
+if gpu.AVAILABLE:
+    KERNELS["gpu"], BEST["gpu"], FROM_PROJECTION["gpu"] = gpu.gpu_attention, "gpu", gpu.gpu_self_attention
 MAX_TOKENS = {"tpu": tpu.MAX_TOKENS}
 """Kernel -> the longest rows that it takes."""
 MAX_HEAD_DIM = {"gpu": gpu.MAX_HEAD_DIM}
