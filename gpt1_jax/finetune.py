@@ -49,7 +49,7 @@ from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import LoopConfig, TrainStep, jit_train_step, make_train_step, state_shardings
 from gpt1_jax.warm_start import StartingPoint, starting_point
 from gpt1_jax.workdir import has_checkpoint
-from gpt1_jax.zero import gradient_layout, sharded_over_data
+from gpt1_jax.zero import data_layout, sharded_over_data
 
 __all__ = ["AdaptConfig", "FinetuneConfig", "FinetuneResult", "SweepConfig", "run"]
 
@@ -297,7 +297,8 @@ def jit_step(
     Runs that differ only in their rates, in lambda or in their length get the very same.
     """
     optimizer = (_without_schedule(config.optimizer), config.freeze, model, config.mesh.shard_optimizer)
-    step = _compiled_train_step(*optimizer, config.loss, config.accumulation_steps, mesh, config.lm_coef > 0)
+    how = (config.loss, config.accumulation_steps, config.mesh.gradient_dtype)
+    step = _compiled_train_step(*optimizer, *how, mesh, config.lm_coef > 0)
     return _optimizer(*optimizer), step
 
 
@@ -323,14 +324,21 @@ def _compiled_train_step(
     sharded: bool,
     loss: LossConfig,
     accumulation_steps: int,
+    gradient_dtype: str,
     mesh: Mesh,
     with_lm: bool,
 ) -> TrainStep:
     # Rates, lambda and the number of steps are inputs of the step, so that all runs of a search share one compilation.
     transformation = _optimizer(optimizer, freeze, model, sharded)
-    layout = gradient_layout(model) if sharded else None
+    layout = data_layout(model) if sharded else None
     objective = task_objective(model, loss, with_lm=with_lm)
     if freeze != "none":
         objective = frozen_objective(objective, model.config)
-    step = make_train_step(objective, transformation, accumulation_steps=accumulation_steps, layout=layout)
+    step = make_train_step(
+        objective,
+        transformation,
+        accumulation_steps=accumulation_steps,
+        layout=layout,
+        gradient_dtype=gradient_dtype,
+    )
     return jit_train_step(step, mesh, state_shardings(model, transformation, mesh))

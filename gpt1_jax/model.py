@@ -221,6 +221,12 @@ class Block(nn.Module):
         return constrain(h, "batch", None, None), layer_cache
 
 
+def _block(config: GPT1Config, **kwargs: Any) -> nn.Module:
+    if config.remat == "none":
+        return Block(config, **kwargs)
+    return nn.remat(Block, policy=REMAT_POLICIES[config.remat], prevent_cse=True)(config, **kwargs)
+
+
 class GPT1(nn.Module):
     """The language model, and with a `readout` the fine-tuned model: the same parameters and W_y.
 
@@ -241,8 +247,7 @@ class GPT1(nn.Module):
             )
         self.tokens_embed = Embedding(c.padded_rows, c.n_rows, c.n_embd, "vocab")
         self.positions_embed = Embedding(c.n_ctx, c.n_ctx, c.n_embd, None)
-        block = Block if c.remat == "none" else nn.remat(Block, policy=REMAT_POLICIES[c.remat], prevent_cse=True)
-        self.h = [block(c) for _ in range(c.n_layer)]
+        self.h = [_block(c) for _ in range(c.n_layer)]
         if self.readout is not None:
             self.clf = _linear(c, self.readout.n_outputs, ("embed", None), use_bias=c.clf_bias)
 
@@ -308,9 +313,7 @@ class GPT1(nn.Module):
             deterministic=deterministic,
         )
         x, table = self._embed(tokens, positions, context)
-        for block in self.h:
-            x, _ = block(x, context)
-        return x, table
+        return self._trunk(x, context), table
 
     def decode(self, tokens: Array, cache: KVCache) -> tuple[Array, KVCache]:
         """Appends tokens to the cache: hidden states [B, L, D] of the new tokens, and the cache that holds them.
@@ -395,6 +398,25 @@ class GPT1(nn.Module):
     def init_partitioned(self, key: Array) -> Any:
         """The parameters in Flax's partitioning boxes, which carry the logical axis names."""
         return super().init(key, jnp.zeros((1, 1), jnp.int32))["params"]
+
+    @nn.nowrap  # no level of its own among the names of the compiled program
+    def _trunk(self, x_BxLxD: Array, context: Context) -> Array:
+        """All blocks, one after another."""
+        c = self.config
+        if not c.scan_layers or c.n_layer == 0 or self.is_mutable_collection("intermediates") or self.is_initializing():
+            for block in self.h:
+                x_BxLxD, _ = block(x_BxLxD, context)
+            return x_BxLxD
+        layers = jax.tree.map(lambda *layer: jnp.stack(layer), *(block.variables for block in self.h))
+        draws = not context.deterministic and self.has_rng("dropout")
+        keys = jax.random.split(self.make_rng("dropout"), c.n_layer) if draws else None
+
+        def run(x_BxLxD: Array, layer: tuple[Any, Array | None]) -> tuple[Array, None]:
+            variables, key = layer
+            rngs = {} if key is None else {"dropout": key}
+            return _block(c, parent=None).apply(variables, x_BxLxD, context, rngs=rngs)[0], None
+
+        return jax.lax.scan(run, x_BxLxD, (layers, keys))[0]
 
     def _check_length(self, n_tokens: int) -> None:
         if n_tokens > self.config.n_ctx:

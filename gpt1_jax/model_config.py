@@ -52,6 +52,8 @@ class GPT1Config:
       clf_bias: the task head has a bias.
       dtype: dtype of the computation, "float32" or "bfloat16"; parameters are always float32.
       remat: what the backward pass recomputes: "none", "full" (whole blocks) or "dots" (all but matrix products).
+      scan_layers: training compiles one block for all layers, sooner, to a program that is slower and takes more memory
+        (launch/README.md has both). Parameters and checkpoints are the same; the masks of dropout are other ones.
 
     Raises:
       InputError: a value is out of range or two do not fit each other.
@@ -74,6 +76,7 @@ class GPT1Config:
     clf_bias: bool = True
     dtype: str = "float32"
     remat: str = "none"
+    scan_layers: bool = False
 
     def __post_init__(self) -> None:
         """Normalises dtype and checks every field."""

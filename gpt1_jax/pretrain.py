@@ -43,7 +43,7 @@ from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import LoopConfig, TrainStep, jit_train_step, make_train_step, state_shardings
 from gpt1_jax.warm_start import ModelOptions, StartingPoint, pretrained_start, without_head
 from gpt1_jax.workdir import has_checkpoint
-from gpt1_jax.zero import gradient_layout, sharded_over_data
+from gpt1_jax.zero import data_layout, sharded_over_data
 
 _MADE_FROM = (
     "init_from",
@@ -249,9 +249,14 @@ def jit_step(
     """The optimizer and the update over the mesh: what `run` trains with and launch/compile.py compiles."""
     optimizer, layout = make_optimizer(config.optimizer), None
     if config.mesh.shard_optimizer:
-        optimizer, layout = sharded_over_data(optimizer), gradient_layout(model)
-    objective = lm_objective(model, config.loss)
-    step = make_train_step(objective, optimizer, accumulation_steps=config.accumulation_steps, layout=layout)
+        optimizer, layout = sharded_over_data(optimizer), data_layout(model)
+    step = make_train_step(
+        lm_objective(model, config.loss),
+        optimizer,
+        accumulation_steps=config.accumulation_steps,
+        layout=layout,
+        gradient_dtype=config.mesh.gradient_dtype,
+    )
     return optimizer, jit_train_step(step, mesh, state_shardings(model, optimizer, mesh))
 
 

@@ -28,7 +28,7 @@ from gpt1_jax.metrics import MetricsWriter, Progress
 from gpt1_jax.mirror import checkpoints_of, remote_of
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 from gpt1_jax.optim import Schedule
-from gpt1_jax.sharding import abstract_sharded, check_mesh, jit_init, place
+from gpt1_jax.sharding import abstract_sharded, check_mesh, jit_init, param_shardings, place
 from gpt1_jax.train import HostBatch, LoopConfig, Schedules, TrainState, TrainStep, fit, initial_state
 from gpt1_jax.version import __version__
 from gpt1_jax.workdir import Workdir, open_workdir
@@ -196,6 +196,7 @@ def train(
     agreement.ready()
     keep_every = loop.keep_every or None
     best = dict(best or {})
+    whole = jax.jit(lambda params: params, out_shardings=param_shardings(model, mesh))  # see zero.py
     with Checkpointer(
         checkpoints_of(workdir), keep_latest=loop.keep_latest, keep_every=keep_every, **best
     ) as checkpointer:
@@ -227,13 +228,13 @@ def train(
                 progress=progress,
                 meta={"seed": seed},
                 flops_per_token=flops_per_token or functools.partial(train_flops_per_token, model.config),
-                evaluate=None if evaluate is None else lambda state: evaluate(state.params),
+                evaluate=None if evaluate is None else lambda state: evaluate(whole(state.params)),
                 stop_early=out_of_patience if patience else None,
             )
         last_step = int(state.step)
         step = (checkpointer.best_step() if best else None) or last_step
         kept = state.params if step == last_step else checkpointer.restore_params(step, state.params)
-    return Trained(kept, step, last_step, metrics)
+    return Trained(whole(kept), step, last_step, metrics)
 
 
 def restore_or_init(

@@ -22,6 +22,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from gpt1_jax.errors import InputError
 
 AXES = ("data", "fsdp", "tensor")
+GRADIENT_DTYPES = ("auto", "float32", "bfloat16")
 
 RULES: dict[str, str | tuple[str, ...] | None] = {
     "batch": ("data", "fsdp"),
@@ -43,12 +44,21 @@ class MeshConfig:
       fsdp: parts of the batch that also share the parameters among them.
       tensor: parts of heads, MLP columns and vocabulary rows; divides n_head.
       shard_optimizer: the copies share the optimizer's state among them, too (ZeRO stage 1, see zero.py).
+      gradient_dtype: in which the gradients of matrices are summed over `data`: "float32", "bfloat16" (half the bytes),
+        or "auto", that of the computation, in which they come about, and float32 where each is a sum of micro-batches.
     """
 
     data: int = -1
     fsdp: int = 1
     tensor: int = 1
     shard_optimizer: bool = False
+    gradient_dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Checks the dtype; sizes are checked against the devices, see `make_mesh`."""
+        if self.gradient_dtype not in GRADIENT_DTYPES:
+            allowed = list(GRADIENT_DTYPES)
+            raise InputError(f"mesh.gradient_dtype={self.gradient_dtype!r} is unknown; use one of {allowed}")
 
 
 def make_mesh(config: MeshConfig = MeshConfig(), devices: list[Any] | None = None) -> Mesh:

@@ -24,10 +24,11 @@ from gpt1_jax.errors import InputError
 from gpt1_jax.losses import Batch, Metrics, Objective
 from gpt1_jax.metrics import MetricsWriter, Progress
 from gpt1_jax.model import GPT1
-from gpt1_jax.optim import Schedule
+from gpt1_jax.optim import Schedule, decays
 from gpt1_jax.sharding import batch_sharding, summed_over_data, to_global, tree_shardings
 from gpt1_jax.stop import Interrupted as Interrupted  # part of what `fit` raises
 from gpt1_jax.stop import raise_if_stopped, stop_signals
+from gpt1_jax.zero import DataLayout, ShardedOverData, renamed
 
 HostBatch = Mapping[str, np.ndarray]
 
@@ -60,6 +61,7 @@ def initial_state(
     """The state before step 1, its arrays in Flax's partitioning boxes (see `sharding.jit_init`)."""
     key = jax.random.key(seed)
     params = model.init_partitioned(jax.random.fold_in(key, 0x1417))  # no step's key
+    params = renamed(params) if isinstance(optimizer, ShardedOverData) else params
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), key)
 
 
@@ -77,7 +79,8 @@ def make_train_step(
     optimizer: optax.GradientTransformationExtraArgs,
     *,
     accumulation_steps: int = 1,
-    layout: Callable[[Any], Any] | None = None,
+    layout: DataLayout | None = None,
+    gradient_dtype: str = "auto",
 ) -> TrainStep:
     """One update from one global batch.
 
@@ -88,8 +91,8 @@ def make_train_step(
       objective: what is minimised.
       optimizer: of the raw gradients.
       accumulation_steps: number of micro-batches.
-      layout: gradients -> the same gradients, where they are to lie for the optimizer (see zero.py); None: where the
-        parameters do.
+      layout: with an optimizer that is sharded over `data`, see zero.py.
+      gradient_dtype: in which the gradients of matrices are summed over `data`, see `sharding.MeshConfig`.
 
     Returns:
       (state, batch, schedules) -> (state, metrics). The schedules are "learning_rate" and what else the objective asks
@@ -97,6 +100,12 @@ def make_train_step(
       values.
     """
     value_and_grad = jax.value_and_grad(objective.loss, has_aux=True)
+    wire = gradient_dtype
+    if wire == "auto":
+        wire = objective.dtype if accumulation_steps == 1 else "float32"  # a sum of many has more digits than each
+
+    def as_float32(grads: Any) -> Any:
+        return jax.tree.map(lambda grad: grad.astype(jnp.float32), grads)
 
     def gradients(params: Any, batch: Batch, rows: Array, key: Array, scheduled: Metrics) -> tuple[Any, Metrics]:
         """Of the given rows of the normalised batch, added up."""
@@ -108,7 +117,7 @@ def make_train_step(
 
         def part(piece: tuple[Batch, Array]) -> tuple[Any, Metrics]:
             (_, metrics), grads = value_and_grad(params, *piece, key, scheduled)
-            return grads, metrics
+            return as_float32(grads), metrics
 
         def add(total: tuple[Any, Metrics], piece: tuple[Batch, Array]) -> tuple[tuple[Any, Metrics], None]:
             return jax.tree.map(jnp.add, total, part(piece)), None
@@ -122,9 +131,11 @@ def make_train_step(
         scheduled = {name: schedule(state.step) for name, schedule in schedules.items()}
         batch = objective.normalize(batch)
         rows = jnp.arange(next(iter(batch.values())).shape[0])
-        dtype = objective.dtype if accumulation_steps == 1 else "float32"  # a sum of many has more digits than each
-        grads, metrics = summed_over_data(gradients, dtype)(state.params, batch, rows, key, scheduled)
-        grads = grads if layout is None else layout(grads)
+        # Cast once, here, and not at every use: what travels over `data` is half as large both ways.
+        params = _cast_matrices(state.params, objective.dtype)
+        params = params if layout is None else layout.gather(params)
+        grads, metrics = summed_over_data(gradients, wire)(params, batch, rows, key, scheduled)
+        grads = as_float32(grads if layout is None else layout.scatter(grads))
         updates, opt_state = optimizer.update(
             grads, state.opt_state, state.params, learning_rate=scheduled["learning_rate"]
         )
@@ -133,6 +144,11 @@ def make_train_step(
         return state.replace(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
     return train_step
+
+
+def _cast_matrices(params: Any, dtype: str) -> Any:
+    """The parameters as the products take them; what is added or scaled by stays float32."""
+    return jax.tree.map(lambda x, matrix: x.astype(dtype) if matrix else x, params, decays(params))
 
 
 def jit_train_step(train_step: TrainStep, mesh: Mesh, shardings: TrainState) -> TrainStep:

@@ -45,6 +45,7 @@ class ModelOptions:
     clf_bias: bool | None = None
     dtype: str | None = None
     remat: str | None = None
+    scan_layers: bool | None = None
 
     @classmethod
     def of(cls, config: GPT1Config) -> ModelOptions:

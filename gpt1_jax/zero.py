@@ -1,12 +1,15 @@
 """ZeRO stage 1 (Rajbhandari et al. 2020, section 5.1): the optimizer's state lies over `data`, too.
 
-Each data-parallel copy keeps a part of the moments and updates that part of the parameters; the new parameters are then
-gathered. The numbers are those of copies that each do everything, and a checkpoint is the same: only where arrays lie
-differs, so that it can be switched on or off when a run is continued.
+Each data-parallel copy keeps a part of the moments and of the float32 parameters, and updates that part. A step begins
+with gathering the parameters in the dtype of the computation and ends with each copy getting the sum of its part of
+the gradients: together the bytes of one reduction of all to all in that dtype. The numbers are those of copies that
+each do everything, and a checkpoint is the same: only where arrays lie differs, so that it can be switched on or off
+when a run is continued.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -18,34 +21,54 @@ from gpt1_jax.model import GPT1
 from gpt1_jax.sharding import constrain
 
 OVER_DATA = {"embed": "embed_over_data"}
-"""Logical axis of a parameter -> that of its moments. Every matrix has it; biases of heads and of the MLP are small."""
+"""Logical axis of a parameter -> that of its part. Every matrix has it; biases of heads and of the MLP are small."""
 
 
-def sharded_over_data(optimizer: optax.GradientTransformationExtraArgs) -> optax.GradientTransformationExtraArgs:
-    """The same optimizer; what it keeps of each parameter lies over `data` as well.
+class ShardedOverData(optax.GradientTransformationExtraArgs):
+    """An optimizer whose state, and whose parameters between two updates, lie over `data` as well."""
 
-    `init` renames the axes in Flax's partitioning boxes, from which all shardings are made (see sharding.py).
-    """
+
+def sharded_over_data(optimizer: optax.GradientTransformationExtraArgs) -> ShardedOverData:
+    """The same optimizer, by which `train.initial_state` lays out parameters and moments."""
 
     def init(params: Any) -> Any:
-        return optimizer.init(jax.tree.map(_rename, params, is_leaf=_is_box))
+        return optimizer.init(renamed(params))
 
-    return optax.GradientTransformationExtraArgs(init, optimizer.update)
+    return ShardedOverData(init, optimizer.update)
 
 
-def gradient_layout(model: GPT1) -> Callable[[Any], Any]:
-    """Lays the summed gradients out as the moments lie, so that each device only gets the part that it needs.
+@dataclasses.dataclass(frozen=True)
+class DataLayout:
+    """What a step does with parameters and gradients on their way, see `gpt1_jax.train.make_train_step`.
 
-    See `gpt1_jax.train.make_train_step`.
+    Attributes:
+      gather: parameters -> the same, whole on every copy.
+      scatter: gradients -> the same, each copy with its part.
     """
-    boxed = jax.eval_shape(model.init_partitioned, jax.random.key(0))
-    names = jax.tree.map(lambda box: _rename(box).names, boxed, is_leaf=_is_box)
-    return lambda grads: jax.tree.map(lambda grad, axes: constrain(grad, *axes), grads, names)
+
+    gather: Callable[[Any], Any]
+    scatter: Callable[[Any], Any]
+
+
+def data_layout(model: GPT1) -> DataLayout:
+    """The two for the parameters of a model."""
+    whole = jax.eval_shape(model.init_partitioned, jax.random.key(0))
+
+    def lay_out(boxed: Any) -> Callable[[Any], Any]:
+        names = jax.tree.map(lambda box: box.names, boxed, is_leaf=_is_box)
+        return lambda tree: jax.tree.map(lambda x, axes: constrain(x, *axes), tree, names)
+
+    return DataLayout(gather=lay_out(whole), scatter=lay_out(renamed(whole)))
+
+
+def renamed(params: Any) -> Any:
+    """Boxed parameters with the axes of their parts, from which all shardings are made (see sharding.py)."""
+
+    def rename(leaf: Any) -> Any:
+        return leaf.replace(names=tuple(OVER_DATA.get(name, name) for name in leaf.names)) if _is_box(leaf) else leaf
+
+    return jax.tree.map(rename, params, is_leaf=_is_box)
 
 
 def _is_box(x: Any) -> bool:
     return isinstance(x, nn.LogicallyPartitioned)
-
-
-def _rename(leaf: Any) -> Any:
-    return leaf.replace(names=tuple(OVER_DATA.get(name, name) for name in leaf.names)) if _is_box(leaf) else leaf

@@ -15,7 +15,7 @@ from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 from gpt1_jax.optim import OptimizerConfig, Schedule, make_optimizer, make_schedule
 from gpt1_jax.sharding import MeshConfig, abstract_sharded, make_mesh, to_global
 from gpt1_jax.train import TrainState, initial_state, jit_train_step, make_train_step, state_shardings
-from gpt1_jax.zero import gradient_layout, sharded_over_data
+from gpt1_jax.zero import data_layout, sharded_over_data
 
 N_STEPS = 10
 N_ROWS = 32
@@ -109,7 +109,7 @@ def compiled(job: Job, layout: Layout) -> jax.stages.Compiled:
         job.objective(job.model, LossConfig(layout.chunk)),
         optimizer,
         accumulation_steps=layout.accumulation,
-        layout=gradient_layout(job.model) if layout.zero else None,
+        layout=data_layout(job.model) if layout.zero else None,
     )
     step = jit_train_step(step, mesh, state_shardings(job.model, optimizer, mesh))
     with jax.set_mesh(mesh):

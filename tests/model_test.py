@@ -320,6 +320,28 @@ def test_remat_changes_nothing_but_memory():
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), run(remat), expected)
 
 
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_scanned_layers_compute_the_same_from_the_same_parameters(remat):
+    """With given masks; drawn ones fall elsewhere."""
+    plain = model_of(n_layer=3, resid_pdrop=0.3, remat=remat)
+    scanned = model_of(n_layer=3, resid_pdrop=0.3, remat=remat, scan_layers=True)
+    params = random_params(plain)
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y), random_params(scanned), params)
+    keep = jax.random.bernoulli(jax.random.key(1), 0.7, (3, 2, *TOKENS.shape, CONFIG.n_embd))
+    masks = {f"h_{i}": {part: {"resid": keep[i, j]} for j, part in enumerate(("attn", "mlp"))} for i in range(3)}
+
+    def run(model: GPT1) -> Any:
+        def loss(params: Any) -> jax.Array:
+            given, rngs = {"params": params, "dropout_masks": masks}, {"dropout": jax.random.key(5)}
+            return jnp.square(model.apply(given, TOKENS, deterministic=False, rngs=rngs)).mean()
+
+        names = [e.primitive.name for e in equations(jax.make_jaxpr(loss)(params).jaxpr)]
+        assert ("scan" in names) == model.config.scan_layers
+        return jax.jit(jax.value_and_grad(loss))(params)
+
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), run(scanned), run(plain))
+
+
 # Dropout
 
 SITES = {

@@ -75,6 +75,11 @@ def test_bad_mesh(devices, config, message):
         make_mesh(config, devices=devices)
 
 
+def test_bad_gradient_dtype():
+    with pytest.raises(InputError, match=r"mesh.gradient_dtype='half' is unknown; use one of \['auto', 'float32', "):
+        MeshConfig(gradient_dtype="half")
+
+
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
