@@ -16,7 +16,7 @@ from jax import Array
 from gpt1_jax.dropout import Dropout
 from gpt1_jax.errors import InputError
 from gpt1_jax.kernels import gpu, tpu
-from gpt1_jax.kernels.sharded import platform
+from gpt1_jax.kernels.sharded import device_kind, platform
 from gpt1_jax.kernels.xla import xla_attention
 
 Kernel = Callable[[Array, Array, Array, Array | None, Array | None, Dropout | None], Array]
@@ -52,7 +52,10 @@ def select_kernel(name: str) -> str:
       InputError: there is no such kernel.
     """
     check_kernel(name)
-    return BEST.get(platform(), "xla") if name == "auto" else name
+    if name != "auto":
+        return name
+    best = BEST.get(platform(), "xla")
+    return "xla" if best == "tpu" and device_kind().startswith(tpu.SMALL) else best
 
 
 def causal_attention(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from gpt1_jax.attention import KERNELS, causal_attention, select_kernel
+from gpt1_jax.attention import KERNELS, causal_attention, select_kernel, self_attention
 from gpt1_jax.dropout import Dropout
 from gpt1_jax.errors import InputError
 from gpt1_jax.kernels.xla import attention_probabilities, visible
@@ -207,10 +207,21 @@ def test_probabilities_sum_to_one_and_are_zero_where_invisible():
 def test_auto_is_the_kernel_of_the_devices():
     """Those of the current mesh, which need not be here."""
     assert select_kernel("auto") == "xla"
-    for platform, kernel in {"tpu": "tpu", "cpu": "xla"}.items():
-        device = AbstractDevice(device_kind=platform, num_cores=None, platform=platform)
+    kinds = {"TPU v5 lite": "tpu", "TPU v6 lite": "tpu", "TPU v4": "xla", "cpu": "xla"}
+    for kind, kernel in kinds.items():
+        device = AbstractDevice(device_kind=kind, num_cores=None, platform=kind.split()[0].lower())
         with jax.sharding.use_abstract_mesh(AbstractMesh((8,), ("data",), abstract_device=device)):
             assert select_kernel("auto") == kernel
+
+
+@every_kernel
+def test_from_the_projection(kernel):
+    """Of q, k and v before their bias is added; "whole" has no padding."""
+    case = given("whole")
+    bias = np.random.default_rng(1).normal(size=(3, H, HEAD_DIM)).astype(np.float32)
+    product = jnp.stack([case[name] - bias[part] for part, name in enumerate("qkv")], 1).reshape(B, 3, 7, -1)
+    out = self_attention(product, jnp.asarray(bias.reshape(3, 1, -1)), H, dropout=case["site"], kernel=kernel)
+    np.testing.assert_allclose(out.reshape(case["q"].shape), reference(case, True), rtol=0, atol=5e-6)
 
 
 def test_unknown_kernel():

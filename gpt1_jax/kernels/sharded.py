@@ -22,6 +22,12 @@ def platform() -> str:
     return device.platform if device is not None and device.platform else jax.default_backend()
 
 
+def device_kind() -> str:
+    """Likewise, the name of the devices."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return device.device_kind if device is not None and device.device_kind else jax.devices()[0].device_kind
+
+
 def over_mesh(local: Local, q: Array, k: Array, v: Array, kv_mask: Array | None, dropout: Dropout | None) -> Array:
     """`local` on the rows and heads that each device of the current mesh has.
 

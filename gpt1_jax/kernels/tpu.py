@@ -37,6 +37,8 @@ SUBLANES = 16
 """Rows of a tile of 16-bit numbers; float32 has 8."""
 MAX_TOKENS = 1024
 """Of a row; of longer ones a group no longer fits the memory that the vector units work on, in float32."""
+SMALL = ("TPU v2", "TPU v3", "TPU v4")
+"""Chips whose vector units have 16 MiB of memory, too little for 512 tokens in float32."""
 HIDDEN = -1e30
 """Added to the score of a padded key."""
 
