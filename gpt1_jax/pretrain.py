@@ -16,12 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import optax
 from absl import logging
 from jax.sharding import Mesh
 
 from gpt1_jax import agreement, tokenizers
 from gpt1_jax.config import from_config, to_dict
+from gpt1_jax.cross_entropy import positions_at_once
 from gpt1_jax.data.corpus import Corpus, learn_tokenizer, open_corpus
 from gpt1_jax.data.prepare import prepare_shards
 from gpt1_jax.data.shards import Manifest, TokenShards, find_parts
@@ -219,6 +221,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             **schedules,
             parameters=count_parameters(model.config),
             tokens_per_step=config.batch_size * model.config.n_ctx,
+            positions_in_the_softmax_at_once=_positions_at_once(config, model, mesh),
             training_tokens=train_shards.n_tokens,
             heldout_tokens=0 if heldout_shards is None else heldout_shards.n_tokens,
         )
@@ -241,6 +244,12 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             metrics = _metrics_of(trained, evaluate)
         write_results(workdir, {"n_steps": n_steps, **({"best_step": trained.step} if best else {}), **metrics})
         return PretrainResult(model, trained.params, tokenizer, metrics)
+
+
+def _positions_at_once(config: PretrainConfig, model: GPT1, mesh: Mesh) -> int:
+    with jax.set_mesh(mesh):
+        rows = config.batch_size // config.accumulation_steps
+        return positions_at_once((rows, model.config.n_ctx), config.loss.chunk)
 
 
 def jit_step(
