@@ -1,9 +1,11 @@
 """An exported folder says what the model says, and takes texts, ids and errors as the package does."""
 
 import dataclasses
+import functools
 import importlib.util
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -85,13 +87,24 @@ def language_model(tokenizer, tmp_path_factory) -> tuple[Path, Path]:
     return folder / "model", folder / "exported"
 
 
+@pytest.fixture(scope="module")
+def exported_task(tokenizer, tmp_path_factory) -> Callable[[str], tuple[Path, Path]]:
+    """A model of one of `TASKS`, and the folder that it was exported to."""
+
+    @functools.cache
+    def make(task: str) -> tuple[Path, Path]:
+        folder = tmp_path_factory.mktemp("task")
+        export.run(random_model(folder / "model", tokenizer, TASKS[task][0]), folder / "exported")
+        return folder / "model", folder / "exported"
+
+    return make
+
+
 @pytest.mark.parametrize("task", TASKS)
-def test_a_task_is_predicted_as_by_the_package(task, tokenizer, tmp_path):
-    readout, examples = TASKS[task]
-    source = random_model(tmp_path / "model", tokenizer, readout)
-    export.run(source, tmp_path / "exported")
+def test_a_task_is_predicted_as_by_the_package(task, exported_task):
+    (readout, examples), (source, folder) = TASKS[task], exported_task(task)
     expected_labels, expected = predict(*load_pretrained(source), examples)
-    exported = imported(tmp_path / "exported").load()
+    exported = imported(folder).load()
     for batch_size in (32, 1):
         labels, probabilities = exported(examples, batch_size=batch_size)
         assert probabilities.shape == expected.shape
@@ -146,9 +159,8 @@ def test_logits_are_the_model_s(language_model):
         exported.logits(range(25))
 
 
-def test_a_fine_tuned_model_also_gives_its_language_model(tokenizer, tmp_path):
-    source = random_model(tmp_path / "model", tokenizer, TASKS["entailment"][0])
-    done = export.run(source, tmp_path / "exported", head="lm", dtype="bfloat16")
+def test_a_fine_tuned_model_also_gives_its_language_model(exported_task, tokenizer, tmp_path):
+    done = export.run(exported_task("entailment")[0], tmp_path / "exported", head="lm", dtype="bfloat16")
     assert done.card["predicts"] == "next token"
     exported = imported(tmp_path / "exported").load()
     assert exported.logits([1, 2]).shape == (2, tokenizer.vocab_size)  # special tokens are never drawn
@@ -179,15 +191,14 @@ def test_streams_are_those_of_the_package(language_model):
 @pytest.mark.parametrize("variant", ["exact", "approximate"])
 def test_the_original_tokenizer_gives_the_same_ids(variant, goldens, tmp_path):
     tokenizer = all_tokenizers.load(goldens, variant)
-    source = random_model(tmp_path / "model", tokenizer)
-    done = export.run(source, tmp_path / "exported")
-    assert done.card["tokenizer"]["needs"] == {"exact": ["ftfy", "spacy"], "approximate": []}[variant]
-    exported = imported(tmp_path / "exported").load()
+    card = exporter.save_tokenizer(tmp_path / "tokenizer", tokenizer)
+    assert card["needs"] == {"exact": ["ftfy", "spacy"], "approximate": []}[variant]
+    encode, decode = imported(tmp_path / "tokenizer" / "text.py").load()
     cases = json.loads((goldens / "tokenizer.json").read_text(encoding="utf-8"))["cases"]
     for text in [case["text"] for case in cases] + ["aaaa aaaaa", "", " \n\n ", LONG]:
         ids = tokenizer.encode(text)
-        assert exported.encode(text) == ids, text
-        assert exported.decode(ids) == tokenizer.decode(ids)
+        assert encode(text) == ids, text
+        assert decode(ids) == tokenizer.decode(ids)
 
 
 def test_long_text_has_the_ids_of_sentencepiece(tokenizer, language_model):
@@ -237,18 +248,17 @@ def test_bad_input_is_refused_before_anything_is_written(language_model, tmp_pat
         export.run(source, folder)
 
 
-def test_what_an_exported_task_refuses(tokenizer, tmp_path):
-    readout = ReadOut("multiple_choice", ("A", "B"))
-    export.run(random_model(tmp_path / "model", tokenizer, readout), tmp_path / "exported")
-    exported = imported(tmp_path / "exported").load()
+def test_what_an_exported_task_refuses(exported_task, tmp_path):
+    _, folder = exported_task("multiple choice")
+    exported = imported(folder).load()
     good = {"context": "it is", "question": "what ?", "answers": ["a film", "a story"]}
     with pytest.raises(ValueError, match="a single example is given"):
         exported(good)
     with pytest.raises(ValueError, match="there are no examples"):
         exported([])
     for change, message in {
-        "answers": (["a"], "1 answers; 2 to 2 are needed"),
-        "answers ": (["a", "b", "c"], "3 answers; 2 to 2 are needed"),
+        "answers": (["a"], "1 answers; 2 to 3 are needed"),
+        "answers ": (["a", "b", "c", "d"], "4 answers; 2 to 3 are needed"),
         "answers  ": ("a film", "answers is 'a film', not a list of texts"),
         "answers   ": (["a", ""], "has no tokens"),
         "question": (3, "question is 3, not a text"),
@@ -258,7 +268,7 @@ def test_what_an_exported_task_refuses(tokenizer, tmp_path):
     with pytest.raises(ValueError, match="context and question are both empty"):
         exported([{"answers": ["a film", "a story"]}])
     with pytest.raises(ValueError, match="is no exported model"):
-        imported(tmp_path / "exported").load(tmp_path)
+        imported(folder).load(tmp_path)
 
 
 def test_text_asks_for_the_package_of_its_tokenizer(language_model, monkeypatch):

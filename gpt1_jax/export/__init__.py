@@ -19,7 +19,8 @@ one `ftfy` and `spacy`, or nothing for its approximate variant; the card has it 
 
 How long it lives: `jax.export` guarantees that what one version wrote runs with a JAX and jaxlib up to six months newer
 and three weeks older, counted between their releases. Newer releases refuse what is beyond. So keep the checkpoint,
-and export again, or keep the versions that the card names. Parameters, tokenizer and card do not age.
+and export again, or keep the versions that the card names. Parameters, tokenizer and card do not age. Folders written
+with JAX 0.10.2 predicted the same with JAX 0.12.0 and Python 3.13 when that was tried.
 """
 
 from __future__ import annotations

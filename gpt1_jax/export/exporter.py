@@ -147,17 +147,12 @@ def _write(
             "calling_convention": exported.calling_convention_version,
         }
     np.savez(target / PARAMS, **jax.device_get(flatten(params)))
-    tokenizer.save(target / "tokenizer")
-    here = Path(standalone.__file__).parent
-    shutil.copyfile(here / "predict.py", target / "predict.py")
-    shutil.copyfile(here / "text.py", target / "tokenizer" / "text.py")
-    if getattr(tokenizer, "variant", "") == "approximate":
-        shutil.copyfile(approximate_words.__file__, target / "tokenizer" / "approximate.py")
+    shutil.copyfile(standalone.__file__, target / "predict.py")
     # What `jax.export` reads its files with: small, pure Python, and not among what JAX installs.
     packages, ignored = target / "packages" / "flatbuffers", shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(flatbuffers.__file__).parent, packages, ignore=ignored)
     card = _describe(source, model)
-    card |= {"programs": entries, "tokenizer": _describe_tokenizer(target, tokenizer)}
+    card |= {"programs": entries, "tokenizer": save_tokenizer(target / "tokenizer", tokenizer)}
     write_json(target / CARD, card)
     return card
 
@@ -203,12 +198,18 @@ def _describe(source: str, model: GPT1) -> dict[str, Any]:
     }
 
 
-def _describe_tokenizer(target: Path, tokenizer: Tokenizer) -> dict[str, Any]:
-    _, marker = find_marker(target / "tokenizer")
+def save_tokenizer(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Writes a tokenizer's files with the code that reads them, and returns what the card says of it."""
+    tokenizer.save(folder)
+    _, marker = find_marker(folder)
+    variant = marker.get("variant")
+    shutil.copyfile(Path(standalone.__file__).with_name("text.py"), folder / "text.py")
+    if variant == "approximate":
+        shutil.copyfile(approximate_words.__file__, folder / "approximate.py")
     return {
         "type": marker["type"],
-        **({"variant": marker["variant"]} if "variant" in marker else {}),
-        "needs": _NEEDS.get(marker.get("variant", marker["type"]), []),
+        **({"variant": variant} if variant else {}),
+        "needs": _NEEDS.get(variant or marker["type"], []),
         "separator": list(tokenizer.document_separator),
         "fingerprint": tokenizer.fingerprint,
     }
