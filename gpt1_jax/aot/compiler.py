@@ -38,7 +38,7 @@ class Report:
       chip: the chip's name.
       n_chips: how many.
       mesh: axis -> size.
-      shard_optimizer: the optimizer's state lies over `data`, too.
+      shard_optimizer: the optimizer's state and the parameters lie over `data`, too.
       program: "pretrain" or "finetune".
       batch: rows of an update, over all chips.
       n_streams: sequences of a row: 1 but for tasks that compare several.
@@ -49,6 +49,7 @@ class Report:
       attention: the kernel that "auto" or the config chose.
       accumulation_steps: micro-batches.
       remat: what the backward pass recomputes.
+      scan_layers: one block was compiled for all layers.
       loss_chunk: positions whose logits exist at a time; 0 all.
       compile_seconds: of the compiler alone.
       argument_bytes: state and batch.
@@ -90,6 +91,7 @@ class Report:
     attention: str
     accumulation_steps: int
     remat: str
+    scan_layers: bool
     loss_chunk: int
     compile_seconds: float
     argument_bytes: int
@@ -196,6 +198,7 @@ def describe(program: Program, topology: Topology, text: str, memory: Any, secon
         attention=attention,
         accumulation_steps=program.accumulation_steps,
         remat=model.remat,
+        scan_layers=model.scan_layers,
         loss_chunk=program.chunk,
         compile_seconds=round(seconds, 1),
         argument_bytes=memory.argument_size_in_bytes,

@@ -24,7 +24,7 @@ def page(report: Report) -> str:
         f"dropout: embeddings {r.embd_pdrop:g}, attention {r.attn_pdrop:g}, residual {r.resid_pdrop:g}, "
         f"task head {r.clf_pdrop:g}",
         f"attention {r.attention}, accumulation {r.accumulation_steps}, remat {r.remat}, "
-        f"loss chunk {r.loss_chunk or 'all positions'}",
+        f"{'layers scanned, ' * r.scan_layers}loss chunk {r.loss_chunk or 'all positions'}",
         "",
         f"compiled in {r.compile_seconds:.0f} s",
         f"memory of a chip     {_gib(r.peak_bytes)} GiB of {_gib(r.hbm_bytes)} at most: "
