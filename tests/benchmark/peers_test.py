@@ -1,5 +1,7 @@
 """The peers compute what our model computes: the same loss from the same weights."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -41,14 +43,20 @@ def plain(params):
         )
 
 
+def each_dropout_alone():
+    for site in ("embd_pdrop", "attn_pdrop", "resid_pdrop"):
+        rates = {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0, site: 0.1}
+        yield dataclasses.replace(CONFIG, **rates)
+
+
 def test_naive(params, expected):
     names = ("qkv", "proj", "mlp_fc", "mlp_proj", "ln_1", "ln_2")
     theirs = {f"h_{i}": dict(zip(names, parts, strict=True)) for i, parts in enumerate(plain(params))}
     theirs["tokens"] = {"embedding": params["tokens_embed"]["embedding"][: CONFIG.n_rows]}
     theirs["positions"] = params["positions_embed"]
     assert float(naive.loss(CONFIG, theirs, TOKENS)) == pytest.approx(expected, rel=1e-5)  # float32
-    key = jax.random.key(0)
-    assert abs(float(naive.loss(CONFIG, theirs, TOKENS, key)) - expected) > 1e-2  # something is dropped
+    for config in each_dropout_alone():
+        assert abs(float(naive.loss(config, theirs, TOKENS, jax.random.key(0))) - expected) > 1e-4
 
 
 def test_torch(params, expected):
@@ -68,8 +76,11 @@ def test_torch(params, expected):
                 layer.bias.copy_(torch.from_numpy(values["bias"]))
         tokens = torch.from_numpy(TOKENS.astype(np.int64))
         assert float(model(tokens)) == pytest.approx(expected, rel=1e-5)
-        model.train()
-        assert abs(float(model(tokens)) - expected) > 1e-2
+        weights = model.state_dict()
+        for config in each_dropout_alone():
+            dropping = torch_gpt.Model(config).train()
+            dropping.load_state_dict(weights)
+            assert abs(float(dropping(tokens)) - expected) > 1e-4
 
 
 @pytest.mark.parametrize("name", ["torch_gpt", "transformers_gpt"])
