@@ -16,7 +16,7 @@ from gpt1_jax.kernels import tpu
 from gpt1_jax.model import GPT1, GPT1Config
 from gpt1_jax.sharding import MeshConfig, make_mesh
 
-FLOAT32_ERROR = 2e-6  # of the largest entry: other orders of summation
+FLOAT32_ERROR = 5e-6  # of the largest entry: other orders of summation
 BFLOAT16_ERROR = 0.01  # likewise, and P, dS and the results are rounded to 8 bits: 2^-8 each
 
 slow = pytest.mark.slow
