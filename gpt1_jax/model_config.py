@@ -45,7 +45,7 @@ class GPT1Config:
       embd_pdrop: dropout rate of the embeddings (likewise attn_, resid_, clf_: attention probabilities, residual
         branches, the task head's input).
       activation: "gelu" (tanh form), "relu" or "swish".
-      attention: "auto", the best one for the devices, or a kernel of attention.py: "xla", "tpu".
+      attention: "auto", the best one for the devices, or one of `attention.KERNELS`.
       embedding_dropout: "output" masks the summed embedding; "table" puts one mask on the whole tied table, so that it
         reaches the logits too, as the official code does.
       softmax_over_positions: the LM softmax also spans the position rows, as in the official code.
