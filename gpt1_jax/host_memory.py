@@ -21,13 +21,15 @@ def keep_freed() -> bool:
     """Keeps what is freed from now on in the process, where that helps: with glibc, and JAX on a CPU.
 
     To be called before JAX makes its threads, that is before it is first asked for devices: a thread that has a heap of
-    its own gives large blocks back whatever is set. The process then stays as large as it ever was. With an accelerator
-    the memory of the host is better left alone.
+    its own gives large blocks back whatever is set. Within its first updates the process then grows to about twice what
+    its temporaries take, and stays so. With an accelerator the memory of the host is better left alone, and so it is
+    for whoever has set one of glibc's own variables, such as `MALLOC_TRIM_THRESHOLD_=131072`.
 
     Returns:
       whether anything was done.
     """
-    if platform.libc_ver()[0] != "glibc" or not _only_cpu():
+    is_set = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
+    if is_set or platform.libc_ver()[0] != "glibc" or not _only_cpu():
         return False
     mallopt = ctypes.CDLL(None).mallopt
     settings = {_M_ARENA_MAX: 1, _M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1}
