@@ -149,9 +149,9 @@ def _work(tiling: Tiling, qkv: Array, *, words: bool, backward: bool) -> Work:
     # Difference, scale, maximum, sum, rounding; backward, twice: difference, scale, dP - rowsum(O' * O), its product
     # with P, and three roundings. Dropout: three XORs, two products, a shift, a comparison and what is taken by it.
     vector = (11 if backward else 5) + words * (17 if backward else 8)
-    line = n_rows * n_heads * length * 4
+    numbers = n_rows * n_heads * length * 4  # one of each query
     moved = (8 if backward else 4) * n_rows * length * n_heads * head_dim * qkv.dtype.itemsize
-    moved += (1 + backward + 2 * words) * line
+    moved += (1 + backward + 2 * words) * numbers
     return Work((7 if backward else 2) * 2 * tiling.width * entries, vector * entries, (1 + backward) * entries, moved)
 
 
