@@ -79,7 +79,7 @@ def main() -> None:
         tokenizer=TOKENIZER.value,
         profile=PROFILE.value,
     )
-    cases, interrupted = suite.cases(settings), False
+    cases, ended = suite.cases(settings), None
     print(suite.plan(cases, settings), flush=True)
     checks = []
     try:
@@ -88,19 +88,20 @@ def main() -> None:
             print(check.line(), flush=True)
         for case in cases:
             suite.measure(case, settings, say=lambda line: print(line, file=sys.stderr, flush=True))
-    except KeyboardInterrupt:
-        interrupted = True
+    except (KeyboardInterrupt, InputError) as error:  # what was measured stays
+        ended = error
     command = shlex.join(["python", *sys.argv])
-    record = figures.record(cases, command=command, config=to_dict(pretrain), interrupted=interrupted)
+    record = figures.record(cases, command=command, config=to_dict(pretrain), interrupted=ended is not None)
     found = [figure for case in cases for figure in figures.figures(case)]
-    print(f"\n{report.table(found)}\n\n{report.notes(found, record)}", flush=True)
+    if found:
+        print(f"\n{report.table(found)}\n\n{report.notes(found, record)}", flush=True)
     record["kernels"] = [dataclasses.asdict(check) | {"passed": check.passed} for check in checks]
     if JSON.value:
         write_json(Path(JSON.value), record)
     if PLOT.value:
         report.plot(found, Path(PLOT.value))
-    if interrupted:
-        raise KeyboardInterrupt
+    if ended is not None:
+        raise ended
     if not all(check.passed for check in checks):
         print("error: not all kernels compute what plain JAX does, see above", file=sys.stderr)
         sys.exit(1)

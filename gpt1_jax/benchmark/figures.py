@@ -138,7 +138,7 @@ def record(cases: Iterable[Case], *, command: str, config: dict[str, Any], inter
       cases: as far as they were measured.
       command: that made the figures.
       config: as nested dicts of JSON values.
-      interrupted: a signal ended it.
+      interrupted: a signal or bad input ended it.
     """
     cases = list(cases)
     found = [figure for case in cases for figure in figures(case)]
