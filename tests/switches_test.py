@@ -111,7 +111,7 @@ def test_what_the_forward_pass_keeps_for_the_backward_pass():
     hidden = 4 * 32 * 64 * SIZES["n_embd"]  # one [B, L, D]
     assert SIZES["n_layer"] * hidden < full < (2 * SIZES["n_layer"] + 4) * hidden
     assert 2 * full < dots < none / 2
-    assert kept(large()) == none < 4 * 32 * 64 * large().model.config.padded_rows
+    assert kept(large()) == none  # all logits at once, and none of them kept
 
 
 def test_compiled_memory_falls():
