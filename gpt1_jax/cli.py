@@ -18,7 +18,6 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 from ml_collections.config_flags import tuple_parser
 
-from gpt1_jax import host_memory
 from gpt1_jax.errors import InputError
 
 
@@ -55,7 +54,6 @@ def run(main: Callable[[], None], *, several: bool = False) -> None:
 
     register_parsers()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log: errors only
-    host_memory.keep_freed()
     logging.set_verbosity(logging.INFO)
     standard_logging.getLogger("jax").setLevel(standard_logging.WARNING)  # at INFO it lists the backends it lacks
     logging.get_absl_handler().setFormatter(None)

@@ -27,7 +27,7 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from gpt1_jax import cli
+from gpt1_jax import cli, host_memory
 
 CONFIG = config_flags.DEFINE_config_file(
     "config",
@@ -50,6 +50,7 @@ PROFILE = flags.DEFINE_string("profile", None, "Folder for traces of our calls, 
 
 def main() -> None:
     """Measures, prints a table and writes files."""
+    host_memory.keep_freed()  # as training does; peers in this process have it, too
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # a peer on PyTorch needs some of the GPU, too
     import jax
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from gpt1_jax import cli
+from gpt1_jax import cli, host_memory
 
 if TYPE_CHECKING:
     from gpt1_jax.tasks.config import TaskConfig
@@ -58,6 +58,7 @@ def main() -> None:
     from gpt1_jax import agreement, distributed, evaluate
     from gpt1_jax.files import make_directory, write_json
 
+    host_memory.keep_freed()
     if OUTPUT.value:
         agreement.on_first(lambda: make_directory(Path(OUTPUT.value).parent, "output"))
     config = evaluate.EvaluateConfig(

@@ -13,7 +13,7 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from gpt1_jax import cli
+from gpt1_jax import cli, host_memory
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "configs/finetune.py[:TASK]; TASK is custom or a data set. Required."
@@ -32,6 +32,7 @@ def main() -> None:
     from gpt1_jax import evaluate, finetune, repeats
     from gpt1_jax.tasks import submission
 
+    host_memory.keep_freed()
     result = finetune.run(CONFIG.value, WORKDIR.value, INIT_FROM.value)
     workdir = WORKDIR.value
     if result.repeats is not None:

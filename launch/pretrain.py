@@ -16,7 +16,7 @@ config.mesh.*, config.loop.*.
 from absl import flags
 from ml_collections import config_flags
 
-from gpt1_jax import cli
+from gpt1_jax import cli, host_memory
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "configs/pretrain.py[:SIZE]; sizes: gpt1, small, quickstart, continue. Required."
@@ -32,6 +32,7 @@ def main() -> None:
     """Runs, and prints the result and what may come next."""
     from gpt1_jax import evaluate, pretrain
 
+    host_memory.keep_freed()
     result = pretrain.run(CONFIG.value, WORKDIR.value, INIT_FROM.value)
     if result.metrics:
         print(evaluate.results_table(result.metrics))
