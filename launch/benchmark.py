@@ -2,7 +2,7 @@ r"""Measures what this package does on this machine: training, evaluation, decod
 
     python launch/benchmark.py --parts=pretrain,decode
 
-    python launch/benchmark.py --config=configs/pretrain.py --config.model.dtype=bfloat16 --parts=pretrain --json=new.json
+    python launch/benchmark.py --config=configs/pretrain.py --config.model.dtype=bfloat16 --parts=pretrain --json=a.json
 
 The configs and their flags are those of training, so that any size, dtype, attention, batch and mesh can be measured.
 Without --source the text is made up, and tokens are random. On a CPU, batches are small where nothing is said.
