@@ -104,20 +104,19 @@ def make_train_step(
     if wire == "auto":
         wire = objective.dtype if accumulation_steps == 1 else "float32"  # a sum of many has more digits than each
 
-    def as_float32(grads: Any) -> Any:
-        return jax.tree.map(lambda grad: grad.astype(jnp.float32), grads)
+    def at_once(params: Any, *inputs: Any) -> tuple[Any, Metrics]:
+        (_, metrics), grads = value_and_grad(params, *inputs)
+        return jax.tree.map(lambda grad: grad.astype(jnp.float32), grads), metrics
 
     def gradients(params: Any, batch: Batch, rows: Array, key: Array, scheduled: Metrics) -> tuple[Any, Metrics]:
         """Of the given rows of the normalised batch, added up."""
         if accumulation_steps == 1:
-            (_, metrics), grads = value_and_grad(params, batch, rows, key, scheduled)
-            return grads, metrics
+            return at_once(params, batch, rows, key, scheduled)
         # Micro-batch i takes every k-th row from i on, so that each device keeps the rows it holds.
         micro = jax.tree.map(lambda x: x.reshape(-1, accumulation_steps, *x.shape[1:]).swapaxes(0, 1), (batch, rows))
 
         def part(piece: tuple[Batch, Array]) -> tuple[Any, Metrics]:
-            (_, metrics), grads = value_and_grad(params, *piece, key, scheduled)
-            return as_float32(grads), metrics
+            return at_once(params, *piece, key, scheduled)
 
         def add(total: tuple[Any, Metrics], piece: tuple[Batch, Array]) -> tuple[tuple[Any, Metrics], None]:
             return jax.tree.map(jnp.add, total, part(piece)), None
@@ -131,11 +130,11 @@ def make_train_step(
         scheduled = {name: schedule(state.step) for name, schedule in schedules.items()}
         batch = objective.normalize(batch)
         rows = jnp.arange(next(iter(batch.values())).shape[0])
-        # Cast once, here, and not at every use: what travels over `data` is half as large both ways.
-        params = _cast_matrices(state.params, objective.dtype)
-        params = params if layout is None else layout.gather(params)
+        params = state.params
+        if layout is not None:  # cast before they travel, in bfloat16 at half the bytes
+            params = layout.gather(_cast_matrices(params, objective.dtype))
         grads, metrics = summed_over_data(gradients, wire)(params, batch, rows, key, scheduled)
-        grads = as_float32(grads if layout is None else layout.scatter(grads))
+        grads = grads if layout is None else layout.scatter(grads)
         updates, opt_state = optimizer.update(
             grads, state.opt_state, state.params, learning_rate=scheduled["learning_rate"]
         )

@@ -103,7 +103,8 @@ def test_gradients_travel_in_the_dtype_that_is_asked_for(asked, accumulation, tr
         text = str(jax.make_jaxpr(step)(layout.abstract_state(job), job.batch(0), SCHEDULES))
     config = job.model.config
     summed = rf"(\w+)\[{config.padded_rows},{config.n_embd}\] = reduce(?:_sum)?\["
-    assert re.findall(summed, text) == [{"bfloat16": "bf16", "float32": "f32"}[travels]]
+    *_, last = re.findall(summed, text)  # the loss may sum its parts before
+    assert last == {"bfloat16": "bf16", "float32": "f32"}[travels]
 
 
 @pytest.mark.parametrize("mesh", [(2, 4, 1), (2, 2, 2)], ids=str)
