@@ -16,17 +16,19 @@ from jax import Array
 from gpt1_jax.dropout import Dropout
 from gpt1_jax.errors import InputError
 from gpt1_jax.kernels import gpu, tpu
-from gpt1_jax.kernels.sharded import device_kind, platform
+from gpt1_jax.kernels.sharded import device_kind
 from gpt1_jax.kernels.xla import xla_attention
+from gpt1_jax.precision import add_bias
 
 Kernel = Callable[[Array, Array, Array, Array | None, Array | None, Dropout | None], Array]
 KERNELS: dict[str, Kernel] = {"xla": xla_attention, "tpu": tpu.tpu_attention}
-BEST = {"tpu": "tpu"}
-"""Platform -> its kernel; "xla" for all others."""
+BEST = {"TPU": "tpu", **dict.fromkeys(tpu.SMALL, "xla")}
+"""Beginning of the name of a kind of devices -> their kernel, the longest one counts; "xla" for all others."""
 FROM_PROJECTION = {"tpu": tpu.tpu_self_attention}
 """Kernel -> itself as `self_attention` calls it, where it knows better than to take q, k and v apart."""
 if gpu.AVAILABLE:
-    KERNELS["gpu"], BEST["gpu"], FROM_PROJECTION["gpu"] = gpu.gpu_attention, "gpu", gpu.gpu_self_attention
+    KERNELS["gpu"], FROM_PROJECTION["gpu"] = gpu.gpu_attention, gpu.gpu_self_attention
+    BEST["NVIDIA"] = "gpu"  # no others, and none before the A100: "Tesla ..."
 MAX_TOKENS = {"tpu": tpu.MAX_TOKENS}
 """Kernel -> the longest rows that it takes."""
 MAX_HEAD_DIM = {"gpu": gpu.MAX_HEAD_DIM}
@@ -43,19 +45,28 @@ def check_kernel(name: str) -> None:
         raise InputError(f"attention={name!r} is unknown; use 'auto' or one of {sorted(KERNELS)}")
 
 
-def select_kernel(name: str) -> str:
-    """The kernel that `name` stands for; "auto" is the best one where the current mesh is, or else the default device.
+def select_kernel(name: str, length: int, head_dim: int, dropout: Dropout | None = None) -> str:
+    """The kernel that computes attention without a cache; every one of them keeps attention dropout.
 
-    Every one of them keeps attention dropout.
+    Args:
+      name: "auto" for the best one where the current mesh is, or else the default device; or a key of `KERNELS`.
+      length: tokens of a row.
+      head_dim: numbers of a head.
+      dropout: the site, or None.
 
     Raises:
-      InputError: there is no such kernel.
+      InputError: there is no such kernel, or it does not compute this.
     """
     check_kernel(name)
-    if name != "auto":
-        return name
-    best = BEST.get(platform(), "xla")
-    return "xla" if best == "tpu" and device_kind().startswith(tpu.SMALL) else best
+    best = name
+    if name == "auto":
+        kinds = [kind for kind in BEST if device_kind().startswith(kind)]
+        best = BEST[max(kinds, key=len)] if kinds else "xla"
+    if best != "xla" and (reason := _beyond(best, length, head_dim, dropout)):
+        if name != "auto":
+            raise InputError(f"attention={name!r} {reason}; use 'auto' or 'xla'")
+        best = "xla"
+    return best
 
 
 def causal_attention(
@@ -87,7 +98,7 @@ def causal_attention(
     Raises:
       InputError: a kernel was asked for by name that does not compute this.
     """
-    name = _kernel_for(kernel, q.shape[1], q.shape[3], dropout) if q_slots is None else "xla"
+    name = select_kernel(kernel, q.shape[1], q.shape[3], dropout) if q_slots is None else "xla"
     return KERNELS[name](q, k, v, q_slots, kv_mask, dropout)
 
 
@@ -119,22 +130,18 @@ def self_attention(
       InputError: a kernel was asked for by name that does not compute this.
     """
     n_rows, _, length, width = product.shape
-    name = _kernel_for(kernel, length, width // n_heads, dropout)
+    name = select_kernel(kernel, length, width // n_heads, dropout)
     if name in FROM_PROJECTION:
         return FROM_PROJECTION[name](product, bias, n_heads, kv_mask, dropout)
-    parts = jnp.split((product.astype(jnp.float32) + bias).astype(product.dtype), 3, axis=1)
-    q, k, v = (part.reshape(n_rows, length, n_heads, -1) for part in parts)
+    q, k, v = split_heads(product, bias, n_heads)
     return KERNELS[name](q, k, v, None, kv_mask, dropout).reshape(n_rows, length, width)
 
 
-def _kernel_for(kernel: str, length: int, head_dim: int, dropout: Dropout | None) -> str:
-    """The kernel that computes this without a cache."""
-    name = select_kernel(kernel)
-    if name != "xla" and (reason := _beyond(name, length, head_dim, dropout)):
-        if kernel != "auto":
-            raise InputError(f"attention={kernel!r} {reason}; use 'auto' or 'xla'")
-        name = "xla"
-    return name
+def split_heads(product: Array, bias: Array, n_heads: int) -> list[Array]:
+    """q, k and v, [B, L, H, head_dim] each, of what `self_attention` takes."""
+    n_rows, _, length, width = product.shape
+    parts = jnp.split(add_bias(product, bias), 3, axis=1)
+    return [part.reshape(n_rows, length, n_heads, width // n_heads) for part in parts]
 
 
 def _beyond(name: str, length: int, head_dim: int, dropout: Dropout | None) -> str:

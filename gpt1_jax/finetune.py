@@ -187,7 +187,7 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
         share(workdir)
         describe_run(
             mesh,
-            attention=model.config.attention,
+            model.config,
             n_steps=n_steps,
             learning_rate=schedules["learning_rate"],
             parameters=count_parameters(model.config, model.readout),

@@ -19,18 +19,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from gpt1_jax.attention import self_attention
+from gpt1_jax.block import INIT_STD, Context, linear, make_block
 from gpt1_jax.dropout import Dropout, dropout_site
 from gpt1_jax.errors import InputError
-from gpt1_jax.kernels.cached import cached_attention
-from gpt1_jax.kernels.xla import attention_probabilities, visible
-from gpt1_jax.model_config import ACTIVATIONS, N_SPECIAL, REMAT_POLICIES, GPT1Config, ReadOut
+from gpt1_jax.model_config import N_SPECIAL, GPT1Config, ReadOut
 from gpt1_jax.precision import matmul_precision
 from gpt1_jax.sharding import constrain, look_up
 
 __all__ = ["GPT1", "GPT1Config", "KVCache", "ReadOut", "count_parameters", "param_shapes"]
-
-INIT_STD = 0.02
 
 
 @flax.struct.dataclass
@@ -51,180 +47,9 @@ class KVCache:
     @classmethod
     def empty(cls, config: GPT1Config, batch_size: int, n_slots: int | None = None) -> KVCache:
         """A cache of `n_slots` (default: n_ctx) free slots for each of `batch_size` rows."""
-        shape = (batch_size, config.n_head, n_slots or config.n_ctx, config.n_embd // config.n_head)
+        shape = (batch_size, config.n_head, n_slots or config.n_ctx, config.head_dim)
         layers = tuple(jnp.zeros(shape, config.dtype) for _ in range(config.n_layer))
         return cls(keys=layers, values=layers, length=jnp.zeros((batch_size,), jnp.int32))
-
-
-def _normal(*axes: str | None) -> nn.initializers.Initializer:
-    return nn.with_logical_partitioning(nn.initializers.normal(INIT_STD), axes)
-
-
-def _zeros(*axes: str | None) -> nn.initializers.Initializer:
-    return nn.with_logical_partitioning(nn.initializers.zeros_init(), axes)
-
-
-def _ones(*axes: str | None) -> nn.initializers.Initializer:
-    return nn.with_logical_partitioning(nn.initializers.ones_init(), axes)
-
-
-def _linear(config: GPT1Config, features: Any, axes: tuple[str | None, ...], n_in: int = 1, **kwargs: Any) -> nn.Module:
-    """A linear layer over the last `n_in` axes; `axes` are the logical names of its kernel's."""
-    dtype = jnp.dtype(config.dtype)
-    return nn.DenseGeneral(
-        features,
-        axis=tuple(range(-n_in, 0)),
-        dtype=dtype,
-        kernel_init=_normal(*axes),
-        bias_init=_zeros(*axes[n_in:]),
-        precision=matmul_precision(dtype),
-        **kwargs,
-    )
-
-
-def _layer_norm(config: GPT1Config) -> nn.Module:
-    # The plain two-pass variance: E[x^2] - E[x]^2 loses digits that the original keeps.
-    return nn.LayerNorm(
-        epsilon=1e-5,
-        dtype=jnp.dtype(config.dtype),
-        use_fast_variance=False,
-        scale_init=_ones("embed"),
-        bias_init=_zeros("embed"),
-    )
-
-
-@flax.struct.dataclass
-class Context:
-    """What every layer of one call shares.
-
-    Attributes:
-      rows: int32 [B], global row of the batch (see dropout.py).
-      kv_mask: bool [B, L], False where a token is padding, or None.
-      start: int32 [B], the cache slot of each row's first token, or None without a cache.
-      deterministic: True switches dropout off.
-    """
-
-    rows: Array
-    kv_mask: Array | None
-    start: Array | None
-    deterministic: bool = flax.struct.field(pytree_node=False)
-
-
-class _HeadsLinear(nn.Module):
-    """A linear layer whose parameters have an axis of heads and one of head_dim, and whose product has one for both.
-
-    On a TPU an array [..., H, head_dim] of 12 x 64 lies in tiles of 8 x 128 or is transposed; either is copied before
-    and after a kernel.
-
-    Attributes:
-      config: of the model.
-      shape: of the stored kernel; "heads" among `axes` and the axis after it are the two.
-      axes: their logical names.
-      contraction: of the input and the kernel [D, 3, H * head_dim] or [H * head_dim, D].
-    """
-
-    config: GPT1Config
-    shape: tuple[int, ...]
-    axes: tuple[str | None, ...]
-    contraction: str
-
-    @nn.compact
-    def __call__(self, x: Array) -> tuple[Array, Array]:
-        """[B, L, D] -> [B, 3, L, H * head_dim], or [B, L, H * head_dim] -> [B, L, D]; and the bias beside it."""
-        at, dtype = self.axes.index("heads"), jnp.dtype(self.config.dtype)
-        n_in = 1 if at else 2
-        kernel = self.param("kernel", _normal(*self.axes), self.shape)
-        bias = self.param("bias", _zeros(*self.axes[n_in:]), self.shape[n_in:])
-        joined = (*self.shape[:at], -1, *self.shape[at + 2 :])
-        kernel = jnp.asarray(kernel, dtype).reshape(joined)
-        product = jnp.einsum(self.contraction, x, kernel, precision=matmul_precision(dtype))
-        return product, bias.reshape(*joined[1:-1], 1, joined[-1])
-
-
-def _sum(product: Array, bias: Array) -> Array:
-    """In float32, and so is the bias's gradient: a sum over all tokens in bfloat16 is slow on TPUs, and coarse."""
-    return (product.astype(jnp.float32) + bias).astype(product.dtype)
-
-
-class Attention(nn.Module):
-    """Multi-head causal self-attention with its output projection and residual dropout."""
-
-    config: GPT1Config
-
-    def setup(self) -> None:
-        """One fused projection for q, k and v, stored [D, 3, H, head_dim] so that heads shard whole."""
-        c = self.config
-        heads = (c.n_head, c.n_embd // c.n_head)
-        self.c_attn = _HeadsLinear(c, (c.n_embd, 3, *heads), ("embed", None, "heads", None), "bld,dpe->bple")
-        self.c_proj = _HeadsLinear(c, (*heads, c.n_embd), ("heads", None, "embed"), "ble,ed->bld")
-
-    def __call__(
-        self, x_BxLxD: Array, context: Context, layer_cache: tuple[Array, Array] | None = None
-    ) -> tuple[Array, tuple[Array, Array] | None]:
-        """Returns the branch's output [B, L, D] and the updated (keys, values) of the layer, if there is a cache."""
-        c = self.config
-        product, bias = self.c_attn(x_BxLxD)
-        product = constrain(product, "batch", None, None, "heads")
-        heads = (*x_BxLxD.shape[:2], c.n_head, c.n_embd // c.n_head)
-        q, k, v = (part.reshape(heads) for part in jnp.split(_sum(product, bias), 3, axis=1))
-        if layer_cache is not None:
-            a, layer_cache = cached_attention(q, k, v, layer_cache, context.start)
-            a = a.reshape(x_BxLxD.shape)
-        else:
-            if self.is_mutable_collection("intermediates"):
-                mask = visible(None, k.shape[1], context.kv_mask)
-                self.sow("intermediates", "probabilities", attention_probabilities(q, k, mask))
-            dropout = dropout_site(self, "attn_probs", c.attn_pdrop, context.rows, context.deterministic)
-            a = self_attention(product, bias, c.n_head, kv_mask=context.kv_mask, dropout=dropout, kernel=c.attention)
-        a = _sum(*self.c_proj(a))
-        resid = dropout_site(self, "resid", c.resid_pdrop, context.rows, context.deterministic)
-        return (a if resid is None else resid(a)), layer_cache
-
-
-class MLP(nn.Module):
-    """Position-wise feed-forward branch of width 4 D, with its residual dropout."""
-
-    config: GPT1Config
-
-    def setup(self) -> None:
-        """Two linear layers."""
-        self.c_fc = _linear(self.config, 4 * self.config.n_embd, ("embed", "mlp"))
-        self.c_proj = _linear(self.config, self.config.n_embd, ("mlp", "embed"))
-
-    def __call__(self, x_BxLxD: Array, context: Context) -> Array:
-        """Returns the branch's output [B, L, D]."""
-        h = constrain(self.c_fc(x_BxLxD), "batch", None, "mlp")
-        m = self.c_proj(ACTIVATIONS[self.config.activation](h))
-        resid = dropout_site(self, "resid", self.config.resid_pdrop, context.rows, context.deterministic)
-        return m if resid is None else resid(m)
-
-
-class Block(nn.Module):
-    """One post-LayerNorm block: n = LN(x + attention(x)); LN(n + mlp(n))."""
-
-    config: GPT1Config
-
-    def setup(self) -> None:
-        """Two branches, each followed by a LayerNorm."""
-        self.attn = Attention(self.config)
-        self.ln_1 = _layer_norm(self.config)
-        self.mlp = MLP(self.config)
-        self.ln_2 = _layer_norm(self.config)
-
-    def __call__(
-        self, x_BxLxD: Array, context: Context, layer_cache: tuple[Array, Array] | None = None
-    ) -> tuple[Array, tuple[Array, Array] | None]:
-        """Returns the block's output [B, L, D] and the layer's updated cache."""
-        a, layer_cache = self.attn(x_BxLxD, context, layer_cache)
-        n = self.ln_1(x_BxLxD + a)
-        h = self.ln_2(n + self.mlp(n, context))
-        return constrain(h, "batch", None, None), layer_cache
-
-
-def _block(config: GPT1Config, **kwargs: Any) -> nn.Module:
-    if config.remat == "none":
-        return Block(config, **kwargs)
-    return nn.remat(Block, policy=REMAT_POLICIES[config.remat], prevent_cse=True)(config, **kwargs)
 
 
 class GPT1(nn.Module):
@@ -247,9 +72,9 @@ class GPT1(nn.Module):
             )
         self.tokens_embed = Embedding(c.padded_rows, c.n_rows, c.n_embd, "vocab")
         self.positions_embed = Embedding(c.n_ctx, c.n_ctx, c.n_embd, None)
-        self.h = [_block(c) for _ in range(c.n_layer)]
+        self.h = [make_block(c) for _ in range(c.n_layer)]
         if self.readout is not None:
-            self.clf = _linear(c, self.readout.n_outputs, ("embed", None), use_bias=c.clf_bias)
+            self.clf = linear(c, self.readout.n_outputs, ("embed", None), use_bias=c.clf_bias)
 
     def __call__(
         self,
@@ -414,7 +239,7 @@ class GPT1(nn.Module):
         def run(x_BxLxD: Array, layer: tuple[Any, Array | None]) -> tuple[Array, None]:
             variables, key = layer
             rngs = {} if key is None else {"dropout": key}
-            return _block(c, parent=None).apply(variables, x_BxLxD, context, rngs=rngs)[0], None
+            return make_block(c, parent=None).apply(variables, x_BxLxD, context, rngs=rngs)[0], None
 
         return jax.lax.scan(run, x_BxLxD, (layers, keys))[0]
 

@@ -109,6 +109,11 @@ class GPT1Config:
         check_kernel(self.attention)
 
     @property
+    def head_dim(self) -> int:
+        """Numbers of a head."""
+        return self.n_embd // self.n_head
+
+    @property
     def n_rows(self) -> int:
         """Rows of the token table that mean something: vocabulary and special tokens."""
         return self.vocab_size + self.n_special

@@ -216,7 +216,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         optimizer, train_step = jit_step(config, model, mesh)
         describe_run(
             mesh,
-            attention=model.config.attention,
+            model.config,
             n_steps=n_steps,
             **schedules,
             parameters=count_parameters(model.config),

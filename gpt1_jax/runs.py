@@ -125,12 +125,14 @@ def _check_shared(opened: Workdir) -> None:
         )
 
 
-def describe_run(mesh: Mesh, *, attention: str, n_steps: int, learning_rate: Schedule, **numbers: int) -> None:
+def describe_run(
+    mesh: Mesh, model: GPT1Config, *, n_steps: int, learning_rate: Schedule, **numbers: int
+) -> None:
     """Prints what is about to happen, and warns where nothing is learned."""
     with jax.set_mesh(mesh):
-        kernel = select_kernel(attention)
+        kernel = select_kernel(model.attention, model.n_ctx, model.head_dim)
     shape = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
-    logging.info("mesh %s; attention %s", shape, kernel + " (auto)" * (attention == "auto"))
+    logging.info("mesh %s; attention %s", shape, kernel + " (auto)" * (model.attention == "auto"))
     logging.info("%d updates; %s", n_steps, ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in numbers.items()))
     if n_steps == 1 and not learning_rate(0):
         logging.warning(

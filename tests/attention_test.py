@@ -1,6 +1,7 @@
 """Every kernel against softmax attention written down in numpy and float64."""
 
 import itertools
+import types
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from gpt1_jax.attention import KERNELS, causal_attention, select_kernel, self_attention
 from gpt1_jax.dropout import Dropout
 from gpt1_jax.errors import InputError
+from gpt1_jax.kernels import sharded
 from gpt1_jax.kernels.xla import attention_probabilities, visible
 
 B, H, HEAD_DIM, RATE = 3, 2, 8, 0.3
@@ -205,14 +207,35 @@ def test_probabilities_sum_to_one_and_are_zero_where_invisible():
     assert (p[~np.broadcast_to(mask, p.shape) & seen[..., None]] == 0).all()
 
 
-def test_auto_is_the_kernel_of_the_devices():
-    """Those of the current mesh, which need not be here."""
-    assert select_kernel("auto") == "xla"
-    kinds = {"TPU v5 lite": "tpu", "TPU v6 lite": "tpu", "TPU v4": "xla", "cpu": "xla"}
-    for kind, kernel in kinds.items():
-        device = AbstractDevice(device_kind=kind, num_cores=None, platform=kind.split()[0].lower())
-        with jax.sharding.use_abstract_mesh(AbstractMesh((8,), ("data",), abstract_device=device)):
-            assert select_kernel("auto") == kernel
+@pytest.mark.parametrize(
+    ("platform", "kind", "kernel"),
+    [
+        ("tpu", "TPU v5 lite", "tpu"),
+        ("tpu", "TPU v6 lite", "tpu"),
+        ("tpu", "TPU v4", "xla"),
+        ("gpu", "NVIDIA H100 80GB HBM3", "gpu"),
+        ("gpu", "Tesla V100-SXM2-16GB", "xla"),
+        ("gpu", "AMD Instinct MI300X", "xla"),
+        ("cpu", "cpu", "xla"),
+    ],
+)
+def test_auto_is_the_kernel_of_the_devices(platform, kind, kernel):
+    """Those of the current mesh, which need not be here; what is too large for it goes to plain attention."""
+    device = AbstractDevice(device_kind=kind, num_cores=None, platform=platform)
+    with jax.sharding.use_abstract_mesh(AbstractMesh((8,), ("data",), abstract_device=device)):
+        assert select_kernel("auto", 512, 64) == kernel
+        assert select_kernel("auto", 1025, 129) == "xla"
+        assert select_kernel("tpu", 512, 64) == "tpu"
+
+
+def test_without_a_mesh_auto_is_the_kernel_of_the_default_device(monkeypatch):
+    """The one of `jax.default_device`, not the fastest that there is."""
+    assert select_kernel("auto", 512, 64) == "xla"
+    chip = types.SimpleNamespace(platform="tpu", device_kind="TPU v5 lite")
+    monkeypatch.setattr(sharded.jax, "devices", lambda platform=None: [chip])
+    assert select_kernel("auto", 512, 64) == "tpu"
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        assert select_kernel("auto", 512, 64) == "xla"
 
 
 @every_kernel

@@ -14,6 +14,7 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 from helpers import random_params
 
+from gpt1_jax import block
 from gpt1_jax import model as model_module
 from gpt1_jax.errors import InputError
 from gpt1_jax.losses import next_token_nll
@@ -291,7 +292,7 @@ def test_bfloat16_is_close_to_float32():
 @pytest.mark.parametrize(("dtype", "offset", "step"), [("float32", 5000, 1), ("bfloat16", 300, 2)])
 def test_layer_norm_keeps_its_digits(dtype, offset, step):
     """A large common offset, which E[x^2] - E[x]^2 does not survive, nor do statistics in bfloat16."""
-    norm = model_module._layer_norm(dataclasses.replace(CONFIG, dtype=dtype))
+    norm = block._layer_norm(dataclasses.replace(CONFIG, dtype=dtype))
     x = jnp.asarray(offset + step * np.random.default_rng(0).integers(0, 2, (4, 16)), dtype)
     variables = norm.init(jax.random.key(0), x)
     exact = np.float64(x) - np.float64(x).mean(-1, keepdims=True)

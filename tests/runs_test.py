@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpt1_jax.model import GPT1Config
 from gpt1_jax.optim import OptimizerConfig, make_schedule
 from gpt1_jax.runs import describe_run
 from gpt1_jax.sharding import MeshConfig, make_mesh
@@ -10,7 +11,7 @@ from gpt1_jax.sharding import MeshConfig, make_mesh
 @pytest.mark.parametrize(("n_steps", "warmup_fraction", "warned"), [(1, 0.1, True), (1, 0.0, False), (2, 0.1, False)])
 def test_a_run_that_learns_nothing_is_warned_of(n_steps, warmup_fraction, warned, devices, caplog):
     rate = make_schedule(OptimizerConfig(warmup_steps=None, warmup_fraction=warmup_fraction), n_steps)
-    describe_run(make_mesh(MeshConfig(), devices), attention="auto", n_steps=n_steps, learning_rate=rate, parameters=5)
+    describe_run(make_mesh(MeshConfig(), devices), GPT1Config(), n_steps=n_steps, learning_rate=rate, parameters=5)
     assert ("learns nothing" in caplog.text) == warned
 
 
@@ -18,5 +19,5 @@ def test_a_run_that_learns_nothing_is_warned_of(n_steps, warmup_fraction, warned
 def test_what_computes_attention_is_said(attention, said, devices, caplog):
     rate = make_schedule(OptimizerConfig(warmup_steps=None), 2)
     with caplog.at_level("INFO"):
-        describe_run(make_mesh(MeshConfig(), devices), attention=attention, n_steps=2, learning_rate=rate)
+        describe_run(make_mesh(MeshConfig(), devices), GPT1Config(attention=attention), n_steps=2, learning_rate=rate)
     assert f"mesh data=8, fsdp=1, tensor=1; {said}\n" in caplog.text

@@ -176,7 +176,7 @@ def describe(program: Program, topology: Topology, text: str, memory: Any, secon
     collectives = find_collectives(module, mesh)
     floors = [_floor_ms(one, topology) for one in collectives]
     with jax.set_mesh(program.mesh):
-        attention = select_kernel(model.attention)
+        attention = select_kernel(model.attention, program.batch_shape[-1], model.head_dim)
     flops = program.flops / topology.n_chips
     moved = memory.argument_size_in_bytes + memory.output_size_in_bytes
     return Report(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from gpt1_jax.attention import BEST, KERNELS, causal_attention
+from gpt1_jax.attention import KERNELS, causal_attention, select_kernel
 from gpt1_jax.benchmark.settings import Settings
 from gpt1_jax.benchmark.timing import Contestant
 from gpt1_jax.dropout import Dropout
@@ -77,14 +77,15 @@ def checks(lengths: Sequence[int] = LENGTHS) -> Iterator[Check]:
 
 def timed_kernels(settings: Settings, batch_size: int) -> dict[str, Callable[[], Contestant]]:
     """Forward and backward pass of a layer's attention by this device's kernel and by plain JAX."""
-    best = BEST.get(jax.default_backend(), "xla")
+    best = select_kernel("auto", settings.model.n_ctx, settings.model.head_dim)
     return {name: lambda name=name: _timed(settings, batch_size, name) for name in dict.fromkeys((best, "xla"))}
 
 
 def _kernels_here() -> list[str]:
     if jax.default_backend() == "cpu":
         return [name for name in KERNELS if name != "xla"]
-    return [name for name in (BEST.get(jax.default_backend()),) if name]
+    best = select_kernel("auto", 1, _HEAD_DIM)
+    return [best] if best != "xla" else []
 
 
 def _check(name: str, length: int, dtype: str, rate: float, padded: bool) -> Check:
@@ -100,7 +101,7 @@ def _check(name: str, length: int, dtype: str, rate: float, padded: bool) -> Che
     if dtype != "float32":
         allowed = 2 * max(_errors(_value_and_gradients("xla", rate, kv_mask)(*inputs), reference))
     value_error, *gradient_errors = errors
-    interpreted = jax.default_backend() == "cpu" and BEST.get("cpu") != name
+    interpreted = jax.default_backend() == "cpu"
     return Check(name, interpreted, length, dtype, rate, padded, value_error, float(np.max(gradient_errors)), allowed)
 
 
@@ -128,7 +129,7 @@ def _errors(found: Sequence[Array], reference: Sequence[Array]) -> list[float]:
 
 def _timed(settings: Settings, batch_size: int, name: str) -> Contestant:
     c = settings.model
-    shape = (batch_size, c.n_ctx, c.n_head, c.n_embd // c.n_head)
+    shape = (batch_size, c.n_ctx, c.n_head, c.head_dim)
     inputs, run = _inputs(shape, c.dtype), _value_and_gradients(name, c.attn_pdrop, None)
     return Contestant(
         name,

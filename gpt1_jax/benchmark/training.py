@@ -90,7 +90,7 @@ def how_it_runs(model: GPT1, mesh: Mesh) -> str:
     """What the config stands for on these devices, in words."""
     c = model.config
     with jax.set_mesh(mesh):
-        attention = select_kernel(c.attention)
+        attention = select_kernel(c.attention, c.n_ctx, c.head_dim)
     sizes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
     return (
         f"{c.dtype}, attention {attention}, dropout {c.embd_pdrop:g} {c.attn_pdrop:g} {c.resid_pdrop:g} (embeddings, "

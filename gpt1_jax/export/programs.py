@@ -113,7 +113,7 @@ def lm_programs(model: GPT1) -> tuple[Program, Program]:
         return out[:, : config.vocab_size], cache.keys, cache.values
 
     b, n_tokens, s = export.symbolic_shape("b, l, s", constraints=["l <= s", f"s <= {config.n_ctx}"])
-    slots = jax.ShapeDtypeStruct((b, config.n_head, s, config.n_embd // config.n_head), jnp.dtype(config.dtype))
+    slots = jax.ShapeDtypeStruct((b, config.n_head, s, config.head_dim), jnp.dtype(config.dtype))
     arguments = {
         "tokens": jax.ShapeDtypeStruct((b, n_tokens), jnp.int32),
         "lengths": jax.ShapeDtypeStruct((b,), jnp.int32),

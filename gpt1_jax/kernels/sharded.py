@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax import Array
@@ -17,15 +18,21 @@ Local = Callable[[Array, Array, Array, Array | None, Words | None], Array]
 
 
 def platform() -> str:
-    """Where what is traced now will run: on the devices of the current mesh, or else on the default ones."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return device.platform if device is not None and device.platform else jax.default_backend()
+    """Where what is traced now will run: on the devices of the current mesh, or else on the default one."""
+    return _device().platform
 
 
 def device_kind() -> str:
     """Likewise, the name of the devices."""
+    return _device().device_kind
+
+
+def _device() -> Any:
     device = jax.sharding.get_abstract_mesh().abstract_device
-    return device.device_kind if device is not None and device.device_kind else jax.devices()[0].device_kind
+    if device is not None and device.platform:
+        return device
+    default = jax.config.jax_default_device
+    return default if isinstance(default, jax.Device) else jax.devices(default)[0]
 
 
 def over_mesh(local: Local, q: Array, k: Array, v: Array, kv_mask: Array | None, dropout: Dropout | None) -> Array:

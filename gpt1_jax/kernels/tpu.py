@@ -26,6 +26,7 @@ from gpt1_jax.dropout import Dropout
 from gpt1_jax.kernels.sharded import Words, divided, platform
 from gpt1_jax.kernels.tpu_passes import LANES, Plan, backward_pass, forward_pass, round_up
 from gpt1_jax.kernels.work import Work
+from gpt1_jax.precision import add_bias
 
 MAX_TOKENS = 1024
 """Of a row; of longer ones a group no longer fits the memory that the vector units work on, in float32."""
@@ -128,7 +129,7 @@ def _attention(plan: Plan, product: Array, bias: Array, extra: tuple[Array, ...]
 def _attention_forward(
     plan: Plan, product: Array, bias: Array, extra: tuple[Array, ...]
 ) -> tuple[Array, tuple[Any, ...]]:
-    qkv = (product.astype(jnp.float32) + bias).astype(product.dtype)
+    qkv = add_bias(product, bias)
     o, lse = _forward(plan, qkv, extra)
     return o, (qkv, extra, o, lse)
 
