@@ -61,9 +61,9 @@ class Chip:
 # Memory and bandwidths: docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}, where the interconnect's figure is the sum of
 # both directions over all ports (v4: 50 GB/s a link, Jouppi et al. 2023, "TPU v4"). Axes of v5e and v6e close to rings
 # at the 16 of a whole pod, those of v4 and v5p in cubes of 4. The clock is the one at which a large product alone, in
-# the compiler's cycles, reaches the peak of the data sheet. The vector units are the four that
-# the compiler's schedules of kernels have to fill (VALU slots of a bundle: v5e, v5p, v6e, and taken over for v4), of
-# both cores of v4 and v5p: not a maker's figure.
+# the compiler's cycles, reaches the peak of the data sheet. The vector units are the four that the compiler's schedules
+# of kernels have to fill (VALU slots of a bundle: v5e, v5p, v6e, and taken over for v4), of both cores of v4 and v5p:
+# not a maker's figure.
 # NVIDIA: the data sheets of H100 SXM, H200 SXM and A100 SXM 80 GB; NVLink, one direction.
 CHIPS = {
     chip.name: chip
