@@ -50,10 +50,9 @@ PROFILE = flags.DEFINE_string("profile", None, "Folder for traces of our calls, 
 
 def main() -> None:
     """Measures, prints a table and writes files."""
-    host_memory.keep_freed()  # as training does; peers in this process have it, too
+    host_memory.keep_freed()  # as training does
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # it is compiling that is timed, by peers' processes too
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # a peer on PyTorch needs some of the GPU, too
-    import jax
-
     from gpt1_jax.benchmark import figures, kernel_check, report, suite
     from gpt1_jax.benchmark.settings import PARTS as ALL
     from gpt1_jax.benchmark.settings import Settings, configs
@@ -61,7 +60,6 @@ def main() -> None:
     from gpt1_jax.errors import InputError
     from gpt1_jax.files import write_json
 
-    jax.config.update("jax_enable_compilation_cache", False)  # it is compiling that is timed
     for name, flag in (("json", JSON), ("plot", PLOT)):
         if flag.value and not Path(flag.value).absolute().parent.is_dir():
             raise InputError(f"--{name}={flag.value}: there is no folder {Path(flag.value).parent}; make it first")

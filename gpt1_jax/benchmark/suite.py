@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from gpt1_jax.benchmark import inference, kernel_check, memory, peers, reading, startup, training, tuning, yardstick
+from gpt1_jax.benchmark.apart import apart
 from gpt1_jax.benchmark.settings import Settings
 from gpt1_jax.benchmark.text import Text
 from gpt1_jax.benchmark.timing import Clock, Contestant, take_turns, warm_up
@@ -35,7 +36,7 @@ class Case:
       product_rows: rows of the matrix product beside it; 0: there is none.
       contestants: who was made, in the order of the rounds.
       first_seconds: of the first call of each, compilation included; None: not timed.
-      peak: memory of ours. Of those that come after, no count would be their own: memory is used again.
+      peak: memory of ours.
       rounds: seconds of a call of each, round by round.
       failed: name -> why there is no such contestant.
     """
@@ -109,6 +110,8 @@ def measure(
         _trace(case, Path(settings.profile))
     # States of gigabytes: the next case needs the room.
     case.makers = {}
+    for one in case.contestants:
+        one.close()
     case.contestants = [dataclasses.replace(one, start=_over, wait=_over) for one in case.contestants]
     gc.collect()
 
@@ -138,7 +141,8 @@ def _pretrain(settings: Settings, text: Text, others: Others) -> Iterator[Case]:
         shape = (batch_size, model.n_ctx)
         makers: dict[str, Maker] = {OURS: partial(training.pretraining, settings, batch_size)}
         for name, peer in others.items():
-            makers[name] = partial(peer.train, model, settings.pretrain.optimizer, settings.tokens(*shape))
+            work = partial(peer.train, model, settings.pretrain.optimizer, settings.tokens(*shape))
+            makers[name] = partial(apart, work)
         yield Case("pretrain", f"{batch_size} x {model.n_ctx} tokens", makers, math.prod(shape))
 
 
@@ -155,7 +159,7 @@ def _evaluate(settings: Settings, text: Text, others: Others) -> Iterator[Case]:
         shape = (inference.n_batches(), batch_size, model.n_ctx)
         makers: dict[str, Maker] = {OURS: partial(inference.evaluation, settings, batch_size)}
         for name, peer in others.items():
-            makers[name] = partial(peer.evaluate, model, settings.tokens(*shape))
+            makers[name] = partial(apart, partial(peer.evaluate, model, settings.tokens(*shape)))
         yield Case("evaluate", f"{batch_size} x {model.n_ctx} tokens", makers, batch_size * model.n_ctx)
 
 
@@ -165,7 +169,7 @@ def _decode(settings: Settings, text: Text, others: Others) -> Iterator[Case]:
         makers: dict[str, Maker] = {OURS: partial(inference.decoding, settings, batch_size)}
         for name, peer in others.items():
             if hasattr(peer, "decode"):
-                makers[name] = partial(peer.decode, settings.model, prompts, n_new)
+                makers[name] = partial(apart, partial(peer.decode, settings.model, prompts, n_new))
         yield Case("decode", f"{batch_size} x {n_new} tokens", makers)
 
 

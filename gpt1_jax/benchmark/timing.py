@@ -56,6 +56,9 @@ class Contestant:
         waited = self.wait(started)
         return float(waited) if self.times_itself else (clock() - begin) / calls
 
+    def close(self) -> None:
+        """Nobody asks any more."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
