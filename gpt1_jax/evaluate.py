@@ -105,8 +105,8 @@ class EvaluateConfig:
       data: labelled files to evaluate instead of the task's splits; columns as in the run's own, or called like the
         kind's fields and "label" where the run was on a named data set. `task` names other columns.
       unlabelled: `data` has no labels: there are predictions, and no metrics.
-      predictions: folder that gets the predictions of the task's splits or of `data`, batch by batch, and what else
-        `outcome` lists.
+      predictions: folder that gets the predictions of the task's splits or of `data`, and what else `outcome` lists;
+        those of a task head batch by batch.
       zero_shot: asks the language model instead of a task head: a name in `tasks.zero_shot.ZERO_SHOT`, or a template
         such as "{text} It was {label}". Works with any checkpoint.
       task: zero-shot: the task, where it is not the run's own. What a custom task leaves out (fields, labels, metrics)

@@ -181,9 +181,11 @@ def score_candidates(
 def _compiled_score(model: GPT1, mesh: Mesh, loss: LossConfig) -> Callable[..., Any]:
     # One jitted function per model and mesh, so that calls in one process share its compilations.
     def step(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        h, table = model.apply({"params": params}, batch["tokens"], method=GPT1.features)
-        nll = next_token_nll(h, table, batch["tokens"], n_rows=model.config.n_logits, chunk=loss.chunk)
-        return {"log_probability": -jnp.sum(nll * batch["mask"][:, 1:], axis=1), "index": batch["index"]}
+        tokens, last = batch["tokens"], batch["last"]
+        h, table = model.apply({"params": params}, tokens, method=GPT1.features)
+        h, tokens = jnp.take_along_axis(h, last[..., None], axis=1), jnp.take_along_axis(tokens, last, axis=1)
+        nll = next_token_nll(h, table, tokens, n_rows=model.config.n_logits, chunk=loss.chunk)
+        return {"log_probability": -jnp.sum(nll * batch["mask"], axis=1), "index": batch["index"]}
 
     return jit_eval_step(step, mesh, param_shardings(model, mesh))
 
@@ -193,25 +195,37 @@ class _Batches(Sequence):
 
     def __init__(self, candidates: Sequence[ScoredTokens], plan: Plan, host: slice | np.ndarray) -> None:
         self._candidates, self._plan, self._host = candidates, plan, host
+        # Most scored tokens of a candidate, by the length of its batch, so that there is one shape for each length.
+        self._n_scored: dict[int, int] = {}
+        for rows, length in zip(plan.rows, plan.lengths.tolist(), strict=True):
+            most = max(candidates[row].n_scored for row in rows if row >= 0)
+            self._n_scored[length] = max(most, self._n_scored.get(length, 0))
 
     def __len__(self) -> int:
         return len(self._plan.rows)
 
     def __getitem__(self, i: int) -> dict[str, np.ndarray]:
-        return _batch(self._candidates, self._plan.rows[i][self._host], int(self._plan.lengths[i]))
+        length = int(self._plan.lengths[i])
+        return _batch(self._candidates, self._plan.rows[i][self._host], length, self._n_scored[length])
 
 
-def _batch(candidates: Sequence[ScoredTokens], rows: np.ndarray, length: int) -> dict[str, np.ndarray]:
-    """Candidates padded on the right, where causal attention never looks back from; -1 is a padded row."""
+def _batch(candidates: Sequence[ScoredTokens], rows: np.ndarray, length: int, n_scored: int) -> dict[str, np.ndarray]:
+    """Candidates padded on the right, where causal attention never looks back from; -1 is a padded row.
+
+    Only the last tokens of each meet the vocabulary: "last" int32 [B, n_scored + 1] says where they are, "mask" float32
+    [B, n_scored] which of them but the first are scored.
+    """
     tokens = np.zeros((len(rows), length), np.int32)
-    mask = np.zeros((len(rows), length), np.float32)
+    last = np.zeros((len(rows), n_scored + 1), np.int32)
+    mask = np.zeros((len(rows), n_scored), np.float32)
     for b, row in enumerate(rows):
         if row < 0:
             continue
-        ids, n_scored = candidates[row]
+        ids, n = candidates[row]
         tokens[b, : len(ids)] = ids
-        mask[b, len(ids) - n_scored : len(ids)] = 1
-    return {"tokens": tokens, "mask": mask, "index": rows}
+        last[b] = np.arange(len(ids) - n_scored - 1, len(ids)).clip(min=0)
+        mask[b, n_scored - n :] = 1
+    return {"tokens": tokens, "last": last, "mask": mask, "index": rows}
 
 
 def _check_candidates(candidates: Sequence[ScoredTokens], n_ctx: int, n_rows: int) -> None:

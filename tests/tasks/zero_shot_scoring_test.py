@@ -9,8 +9,9 @@ import pytest
 
 from gpt1_jax import GPT1, GPT1Config
 from gpt1_jax.errors import InputError
-from gpt1_jax.losses import LossConfig
+from gpt1_jax.losses import LossConfig, next_token_nll
 from gpt1_jax.sharding import MeshConfig, make_mesh, param_shardings
+from gpt1_jax.tasks import zero_shot_scoring
 from gpt1_jax.tasks.examples import Example
 from gpt1_jax.tasks.zero_shot import make_heuristic
 from gpt1_jax.tasks.zero_shot_scoring import ScoredTokens, encode_candidates, score_candidates
@@ -149,6 +150,23 @@ def test_batches_padding_and_chunks_change_nothing(pretrained_model, settings):
     expected = score_candidates(*pretrained_model, candidates, batch_size=4, buckets=(16, 40))
     totals = score_candidates(*pretrained_model, candidates, **({"buckets": (16, 40), "batch_size": 4} | settings))
     np.testing.assert_allclose(totals, expected, rtol=2e-5)
+
+
+def test_only_what_is_scored_meets_the_vocabulary(monkeypatch):
+    model, params = make_model(n_layer=1)  # a model of its own: nothing of it is compiled yet
+    shapes = []
+
+    def nll(h, *arguments, **options):
+        shapes.append(h.shape)
+        return next_token_nll(h, *arguments, **options)
+
+    monkeypatch.setattr(zero_shot_scoring, "next_token_nll", nll)
+    rng = np.random.default_rng(0)
+    lengths = {40: (1, 3), 9: (2, 8)}  # of candidates, and how much of them is scored
+    candidates = [ScoredTokens(tuple(rng.integers(0, 50, n).tolist()), k) for n, ks in lengths.items() for k in ks]
+    totals = score_candidates(model, params, candidates, batch_size=2)
+    assert sorted(shapes) == [(2, 3 + 1, 16), (2, 8 + 1, 16)]
+    np.testing.assert_allclose(totals, [by_hand(model, params, one) for one in candidates], rtol=2e-5)
 
 
 def test_the_order_of_the_candidates_changes_no_bit(pretrained_model):
