@@ -1,7 +1,7 @@
 """GPT-1 in JAX/Flax: pre-train a causal Transformer on raw text, fine-tune all of it on any task.
 
     from gpt1_jax import GPT1, GPT1Config, load_pretrained, save_pretrained, generate, predict
-    from gpt1_jax import pretrain, finetune, evaluate, tokenizers
+    from gpt1_jax import pretrain, finetune, evaluate, export, tokenizers
 
 Importing this package parses no flag and starts no device; each name is imported on first use.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpt1_jax.version import __version__
 
 if TYPE_CHECKING:  # what a type checker or an editor sees; at run time, the table below
-    from gpt1_jax import evaluate, finetune, pretrain, tokenizers
+    from gpt1_jax import evaluate, export, finetune, pretrain, tokenizers
     from gpt1_jax.errors import InputError
     from gpt1_jax.evaluate import predict
     from gpt1_jax.model import GPT1, GPT1Config, ReadOut
@@ -31,7 +31,7 @@ _NAMES = {
     "predict": "gpt1_jax.evaluate",
     "save_pretrained": "gpt1_jax.pretrained",
 }
-_MODULES = ("evaluate", "finetune", "pretrain", "tokenizers")
+_MODULES = ("evaluate", "export", "finetune", "pretrain", "tokenizers")
 
 __all__ = [
     "GPT1",
@@ -40,6 +40,7 @@ __all__ = [
     "ReadOut",
     "__version__",
     "evaluate",
+    "export",
     "finetune",
     "generate",
     "load_pretrained",

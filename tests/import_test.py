@@ -9,6 +9,7 @@ import sys
 import gpt1_jax
 from gpt1_jax import GPT1, GPT1Config, load_pretrained, save_pretrained, generate, predict
 from gpt1_jax import pretrain, finetune, evaluate, tokenizers
+gpt1_jax.export  # an attribute without an import of its own
 import jax
 from absl import flags
 assert not jax.distributed.is_initialized()

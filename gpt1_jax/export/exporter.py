@@ -107,13 +107,15 @@ def run(
 
     Raises:
       InputError: what `load_pretrained` refuses, a task head that is not there, or a target that cannot be written.
-      RuntimeError: the exported programs do not compute what the model does. They should not be used.
+      RuntimeError: the exported programs do not compute what the model does. Whatever ends it, no folder is left.
     """
     source, target = str(checkpoint), Path(target)
     if head not in (None, *HEADS):
         raise InputError(f"head={head!r} is unknown; use one of {list(HEADS)}, or leave it out")
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise InputError(f"target={str(target)!r} is there already, and is no empty folder; choose a new one")
+        raise InputError(
+            f"target={str(target)!r} is there already, and is no empty folder; remove it, or choose a new one"
+        )
     tokenizer = tokenizers.load(copy_of(checkpoint), "approximate") if approximate else None
     model, params, tokenizer = load_pretrained(checkpoint, step=step, dtype=dtype, tokenizer=tokenizer)
     if head == "task" and model.readout is None:
@@ -127,8 +129,12 @@ def run(
     model = GPT1(dataclasses.replace(model.config, attention="xla", remat="none"), model.readout)
     programs = lm_programs(model) if model.readout is None else (task_program(model),)
     make_directory(target, "target")
-    card = _write(target, source, model, params, tokenizer, programs)
-    return Export(source, target, card, _compare(target, model, params, programs))
+    try:
+        card = _write(target, source, model, params, tokenizer, programs)
+        return Export(source, target, card, _compare(target, model, params, programs))
+    except BaseException:  # nobody should find half of it, or what computes something else
+        shutil.rmtree(target, ignore_errors=True)
+        raise
 
 
 def _write(
@@ -242,6 +248,6 @@ def _compare(target: Path, model: GPT1, params: Params, programs: Sequence[Progr
         difference = np.abs(np.asarray(before, np.float64) - after).max()
         if not difference <= _TOLERANCE[config.dtype] * max(1.0, np.abs(before).max()):  # NaN as well
             raise RuntimeError(
-                f"self-check: the exported programs differ from the model by up to {difference}; do not use {target}"
+                f"self-check: the exported programs differ from the model by up to {difference}; nothing is exported"
             )
     return sum(after.size for after in found)
