@@ -35,8 +35,8 @@ def starting(text: Text) -> Contestant:
         *(sys.executable, str(program), f"--config={_ROOT}/configs/pretrain.py:quickstart", f"--workdir={workdir}"),
         *(f"--config.source={text.source}", "--config.loop.log_every=1", "--distributed=off"),
     ]
-    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(text.folder / "compiled")}
-    start = functools.partial(_start_and_stop, command, environment, workdir)
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(text.folder / "compiled"), "JAX_ENABLE_COMPILATION_CACHE": "true"}
+    start = functools.partial(_start_and_stop, command, os.environ | cache, workdir)
     start()
     return Contestant(
         OURS,
