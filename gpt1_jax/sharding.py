@@ -20,6 +20,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from gpt1_jax.errors import InputError
+from gpt1_jax.optim import decays
 
 AXES = ("data", "fsdp", "tensor")
 GRADIENT_DTYPES = ("auto", "float32", "bfloat16")
@@ -173,7 +174,7 @@ def summed_over_data(gradients: Callable[..., Any], dtype: str = "float32") -> C
 
     Each part of the batch is worked off where it lies, as on a mesh without that axis: left to itself, the compiler
     reduces every use of a parameter and every micro-batch by itself, among them the tied table, the largest, twice.
-    Matrices travel in `dtype`.
+    Gradients of matrices travel in `dtype`.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape["data"] == 1:
@@ -182,8 +183,8 @@ def summed_over_data(gradients: Callable[..., Any], dtype: str = "float32") -> C
     def local(params: Any, batch: Any, rows: Array, *rest: Any) -> Any:
         return jax.tree.map(lambda x: x[None], gradients(params, batch, rows, *rest))
 
-    def total(parts: Array) -> Array:
-        wire = parts.astype(dtype) if parts.ndim > 2 else parts
+    def total(parts: Array, is_matrix: bool) -> Array:
+        wire = parts.astype(dtype) if is_matrix else parts
         return jax.lax.reduce(wire, wire.dtype.type(0), jax.lax.add, (0,)).astype(parts.dtype)
 
     def over_data(params: Any, batch: Any, rows: Array, *rest: Any) -> Any:
@@ -191,7 +192,8 @@ def summed_over_data(gradients: Callable[..., Any], dtype: str = "float32") -> C
         specs = (whole, by_row, by_row, *[whole] * len(rest))
         # Not psum: XLA's CPU compiler crashes on one in bfloat16 while other axes are left to it.
         run = jax.shard_map(local, in_specs=specs, out_specs=by_row, axis_names={"data"}, check_vma=False)
-        return jax.tree.map(total, run(params, batch, rows, *rest))
+        parts = run(params, batch, rows, *rest)
+        return jax.tree.map(total, parts, decays(parts))
 
     return over_data
 

@@ -94,17 +94,21 @@ def test_gradients_are_summed_over_data_once():
     [("auto", 1, "bfloat16"), ("auto", 4, "float32"), ("float32", 1, "float32"), ("bfloat16", 4, "bfloat16")],
 )
 def test_gradients_travel_in_the_dtype_that_is_asked_for(asked, accumulation, travels):
-    """Those of matrices, as the program says before a compiler has changed it."""
-    job, layout = LM.changed(n_layer=0, dtype="bfloat16"), Layout((8, 1, 1))
+    """Those of matrices, as the program says before a compiler has changed it; biases travel in float32."""
+    job, layout = LM.changed(n_layer=1, dtype="bfloat16"), Layout((8, 1, 1))
     step = make_train_step(
         job.objective(job.model), layout.optimizer(), accumulation_steps=accumulation, gradient_dtype=asked
     )
     with jax.set_mesh(layout.devices):
         text = str(jax.make_jaxpr(step)(layout.abstract_state(job), job.batch(0), SCHEDULES))
-    config = job.model.config
-    summed = rf"(\w+)\[{config.padded_rows},{config.n_embd}\] = reduce(?:_sum)?\["
-    *_, last = re.findall(summed, text)  # the loss may sum its parts before
-    assert last == {"bfloat16": "bf16", "float32": "f32"}[travels]
+    c = job.model.config
+
+    def summed(*shape: int) -> str:
+        """In which dtype; the loss may sum its parts before."""
+        return re.findall(rf"(\w+)\[{','.join(map(str, shape))}\] = reduce(?:_sum)?\[", text)[-1]
+
+    assert summed(c.padded_rows, c.n_embd) == {"bfloat16": "bf16", "float32": "f32"}[travels]
+    assert summed(3, c.n_head, c.head_dim) == "f32"
 
 
 @pytest.mark.parametrize("mesh", [(2, 4, 1), (2, 2, 2)], ids=str)
