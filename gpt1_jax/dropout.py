@@ -103,7 +103,9 @@ class Dropout:
     def __call__(self, x: Array, shape: tuple[int, ...] | None = None) -> Array:
         """Drops entries of x; `shape` (default: x's own) is the mask's shape where it is shared along an axis."""
         keep = self.keep(shape or x.shape)
-        return jnp.where(keep, x / jnp.asarray(1.0 - self.rate, x.dtype), jnp.zeros((), x.dtype))
+        # In float32: a rate of 0.1 would be 0.1016 in bfloat16.
+        kept = (x.astype(jnp.float32) / (1.0 - self.rate)).astype(x.dtype)
+        return jnp.where(keep, kept, jnp.zeros((), x.dtype))
 
 
 def dropout_site(module: nn.Module, name: str, rate: float, rows: Array, deterministic: bool) -> Dropout | None:

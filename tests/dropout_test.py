@@ -142,7 +142,7 @@ def test_kept_entries_are_scaled_and_dropped_ones_are_zero(dtype):
     assert 0 < keep.sum() < keep.size
     y, gradient = site(x), jax.grad(lambda x: site(x).astype(jnp.float32).sum())(x)
     assert y.dtype == dtype
-    tolerance = 1e-6 if dtype == jnp.float32 else 1e-2
+    tolerance = 1e-6 if dtype == jnp.float32 else 2**-8  # rounded once
     np.testing.assert_allclose(np.float32(y), np.where(keep, np.float32(x) / 0.8, 0), rtol=tolerance)
     np.testing.assert_allclose(np.float32(gradient), np.where(keep, 1 / 0.8, 0), rtol=tolerance)
     # A dropped entry is zero whatever it was.
