@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -65,6 +66,7 @@ def _answer(connection: Connection, process: Any) -> Any:
 
 def _serve(connection: Connection, make: Callable[[], Contestant]) -> None:
     """In the other process: makes it, and then does as many calls as it is asked for, until nobody asks any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process, too; who asks decides
     try:
         contestant = make()
         connection.send(dataclasses.replace(contestant, start=_elsewhere, wait=_elsewhere))

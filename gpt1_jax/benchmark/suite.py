@@ -135,14 +135,19 @@ def _trace(case: Case, folder: Path) -> None:
 Others = Mapping[str, ModuleType]
 
 
+def _peer(make: Callable[..., Contestant], *arguments: Any) -> Maker:
+    """In a process of its own, but on a TPU, which one process alone can have."""
+    work = partial(make, *arguments)
+    return work if jax.default_backend() == "tpu" else partial(apart, work)
+
+
 def _pretrain(settings: Settings, text: Text, others: Others) -> Iterator[Case]:
     model = settings.model
     for batch_size in settings.batches("pretrain"):
         shape = (batch_size, model.n_ctx)
         makers: dict[str, Maker] = {OURS: partial(training.pretraining, settings, batch_size)}
         for name, peer in others.items():
-            work = partial(peer.train, model, settings.pretrain.optimizer, settings.tokens(*shape))
-            makers[name] = partial(apart, work)
+            makers[name] = _peer(peer.train, model, settings.pretrain.optimizer, settings.tokens(*shape))
         yield Case("pretrain", f"{batch_size} x {model.n_ctx} tokens", makers, math.prod(shape))
 
 
@@ -159,7 +164,7 @@ def _evaluate(settings: Settings, text: Text, others: Others) -> Iterator[Case]:
         shape = (inference.n_batches(), batch_size, model.n_ctx)
         makers: dict[str, Maker] = {OURS: partial(inference.evaluation, settings, batch_size)}
         for name, peer in others.items():
-            makers[name] = partial(apart, partial(peer.evaluate, model, settings.tokens(*shape)))
+            makers[name] = _peer(peer.evaluate, model, settings.tokens(*shape))
         yield Case("evaluate", f"{batch_size} x {model.n_ctx} tokens", makers, batch_size * model.n_ctx)
 
 
@@ -169,7 +174,7 @@ def _decode(settings: Settings, text: Text, others: Others) -> Iterator[Case]:
         makers: dict[str, Maker] = {OURS: partial(inference.decoding, settings, batch_size)}
         for name, peer in others.items():
             if hasattr(peer, "decode"):
-                makers[name] = partial(apart, partial(peer.decode, settings.model, prompts, n_new))
+                makers[name] = _peer(peer.decode, settings.model, prompts, n_new)
         yield Case("decode", f"{batch_size} x {n_new} tokens", makers)
 
 
