@@ -20,6 +20,7 @@ from gpt1_jax.kernels.cached import LayerCache, cached_attention
 from gpt1_jax.kernels.xla import attention_probabilities, visible
 from gpt1_jax.model_config import ACTIVATIONS, REMAT_POLICIES, GPT1Config
 from gpt1_jax.precision import add_bias, matmul_precision
+from gpt1_jax.products import alone_on_cpu, layer_product
 from gpt1_jax.sharding import constrain
 
 INIT_STD = 0.02
@@ -47,6 +48,7 @@ def linear(config: GPT1Config, features: int, axes: tuple[str | None, str | None
         kernel_init=_normal(*axes),
         bias_init=_zeros(axes[1]),
         precision=matmul_precision(dtype),
+        dot_general=layer_product,
         **kwargs,
     )
 
@@ -106,7 +108,12 @@ class _HeadsLinear(nn.Module):
         bias = self.param("bias", _zeros(*self.axes[n_in:]), self.shape[n_in:])
         joined = (*self.shape[:at], -1, *self.shape[at + 2 :])
         kernel = jnp.asarray(kernel, dtype).reshape(joined)
-        product = jnp.einsum(self.contraction, x, kernel, precision=matmul_precision(dtype))
+        precision = matmul_precision(dtype)
+        if alone_on_cpu():
+            product = layer_product(x, kernel, precision=precision)
+            product = product.swapaxes(1, 2) if at else product
+        else:
+            product = jnp.einsum(self.contraction, x, kernel, precision=precision)
         return product, bias.reshape(*joined[1:-1], 1, joined[-1])
 
 

@@ -26,6 +26,7 @@ from jax import Array
 
 from gpt1_jax.kernels.sharded import platform
 from gpt1_jax.precision import matmul_precision
+from gpt1_jax.products import alone_on_cpu
 from gpt1_jax.sharding import constrain, look_up, spec
 
 TOKENS_AT_ONCE = {"cpu": 1024}
@@ -99,8 +100,13 @@ def _forward(
 
     def one(piece: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
         nll, dh, d, scaled = _nll_and_gradients(*piece, table=table, n_rows=n_rows)
-        d, scaled = (x.reshape(n_parts, -1, *x.shape[1:]) for x in (d, scaled))
-        return lay_out(_product("gblr,gbld->grd", d, scaled)), (nll, dh)
+        if alone_on_cpu():  # which would transpose a copy of d, to sum over two axes
+            d, scaled = (x.reshape(n_parts, -1, x.shape[-1]) for x in (d, scaled))
+            d_table = _product("gtr,gtd->grd", d, scaled)
+        else:
+            d, scaled = (x.reshape(n_parts, -1, *x.shape[1:]) for x in (d, scaled))
+            d_table = _product("gblr,gbld->grd", d, scaled)
+        return lay_out(d_table), (nll, dh)
 
     def add(total: Array, piece: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
         d_table, rest = one(piece)
@@ -128,9 +134,7 @@ weighted_nll.defvjp(_forward, _backward)
 def _nll(h: Array, targets: Array, *, table: Array, n_rows: int) -> Array:
     """[B, P, D] and int32 [B, P] -> float32 [B, P]."""
     logits, row = _logits(h, table, n_rows)
-    # A masked sum instead of a gather: it works on each shard of the vocabulary and fuses with the sum of exponentials.
-    target = jnp.sum(jnp.where(row == targets[..., None], logits, 0.0), axis=-1)
-    return jax.nn.logsumexp(logits, axis=-1) - target
+    return jax.nn.logsumexp(logits, axis=-1) - _target_logits(logits, row, targets)
 
 
 def _nll_and_gradients(
@@ -140,7 +144,7 @@ def _nll_and_gradients(
     logits, row = _logits(h, table, n_rows)
     is_target = row == targets[..., None]
     top = logits.max(-1)
-    target = jnp.sum(jnp.where(is_target, logits, 0.0), axis=-1)
+    target = _target_logits(logits, row, targets)
     e = jnp.where(is_target, 0.0, jnp.exp(logits - top[..., None]))  # of the others
     where = platform()
     if where == "tpu":
@@ -159,6 +163,16 @@ def _nll_and_gradients(
     nll = top + jnp.log(total) - target
     scale = (weights / total)[..., None]
     return nll, (scale * dh).astype(h.dtype), d, (scale * h).astype(h.dtype)
+
+
+def _target_logits(logits: Array, row: Array, targets: Array) -> Array:
+    """[B, P, R], the row of each entry and int32 [B, P] -> [B, P]."""
+    at = targets[..., None]
+    if alone_on_cpu():
+        return jnp.take_along_axis(logits, at, axis=-1)[..., 0]
+    # Instead of a gather: it works on each shard of the vocabulary and fuses with the sum of exponentials. On a CPU
+    # nothing fuses with a sum, and the terms of this one would be written down.
+    return jnp.sum(jnp.where(row == at, logits, 0.0), axis=-1)
 
 
 def _product(subscripts: str, x: Array, y: Array) -> Array:
