@@ -134,7 +134,7 @@ weighted_nll.defvjp(_forward, _backward)
 def _nll(h: Array, targets: Array, *, table: Array, n_rows: int) -> Array:
     """[B, P, D] and int32 [B, P] -> float32 [B, P]."""
     logits, row = _logits(h, table, n_rows)
-    return jax.nn.logsumexp(logits, axis=-1) - _target_logits(logits, row, targets)
+    return jax.nn.logsumexp(logits, axis=-1) - _target_logits(logits, targets, row == targets[..., None])
 
 
 def _nll_and_gradients(
@@ -144,7 +144,7 @@ def _nll_and_gradients(
     logits, row = _logits(h, table, n_rows)
     is_target = row == targets[..., None]
     top = logits.max(-1)
-    target = _target_logits(logits, row, targets)
+    target = _target_logits(logits, targets, is_target)
     e = jnp.where(is_target, 0.0, jnp.exp(logits - top[..., None]))  # of the others
     where = platform()
     if where == "tpu":
@@ -165,14 +165,12 @@ def _nll_and_gradients(
     return nll, (scale * dh).astype(h.dtype), d, (scale * h).astype(h.dtype)
 
 
-def _target_logits(logits: Array, row: Array, targets: Array) -> Array:
-    """[B, P, R], the row of each entry and int32 [B, P] -> [B, P]."""
-    at = targets[..., None]
-    if alone_on_cpu():
-        return jnp.take_along_axis(logits, at, axis=-1)[..., 0]
-    # Instead of a gather: it works on each shard of the vocabulary and fuses with the sum of exponentials. On a CPU
-    # nothing fuses with a sum, and the terms of this one would be written down.
-    return jnp.sum(jnp.where(row == at, logits, 0.0), axis=-1)
+def _target_logits(logits: Array, targets: Array, is_target: Array) -> Array:
+    """[B, P, R], int32 [B, P] and which of the logits they are -> [B, P]."""
+    if alone_on_cpu():  # where nothing fuses with a sum, and the terms of this one would be written down
+        return jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    # Instead of a gather: it works on each shard of the vocabulary and fuses with the sum of exponentials.
+    return jnp.sum(jnp.where(is_target, logits, 0.0), axis=-1)
 
 
 def _product(subscripts: str, x: Array, y: Array) -> Array:
