@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding
 
 from gpt1_jax import cross_entropy
 from gpt1_jax.cross_entropy import next_token_nll, positions_at_once, weighted_nll
+from gpt1_jax.products import alone_on_cpu
 from gpt1_jax.sharding import MeshConfig, make_mesh, spec
 
 N_BATCH, N_TOKENS, D, N_ROWS, PADDED = 8, 9, 6, 11, 16
@@ -23,6 +24,7 @@ CHUNKS = (None, 0, 1, 3, 4, 9, 100)  # of 9 positions
 def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The formulas of a platform, computed here."""
     monkeypatch.setattr(cross_entropy, "platform", lambda: request.param)
+    monkeypatch.setattr(cross_entropy, "alone_on_cpu", lambda: request.param == "cpu" and alone_on_cpu())
     return request.param
 
 
