@@ -49,7 +49,7 @@ from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import LoopConfig, TrainStep, jit_train_step, make_train_step, state_shardings
 from gpt1_jax.warm_start import StartingPoint, starting_point
 from gpt1_jax.workdir import has_checkpoint
-from gpt1_jax.zero import data_layout, sharded_over_data
+from gpt1_jax.zero import ShardedOverData, data_layout, is_sharded, sharded_over_data
 
 __all__ = ["AdaptConfig", "FinetuneConfig", "FinetuneResult", "SweepConfig", "run"]
 
@@ -185,9 +185,11 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
         }
         agreement.on_first(lambda: _save_once(start.tokenizer, workdir / "tokenizer"))  # after all that may be refused
         share(workdir)
+        optimizer, train_step = jit_step(config, model, mesh)
         describe_run(
             mesh,
             model.config,
+            shard_optimizer=isinstance(optimizer, ShardedOverData),
             n_steps=n_steps,
             learning_rate=schedules["learning_rate"],
             parameters=count_parameters(model.config, model.readout),
@@ -197,7 +199,6 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
             adapt(config, examples["train"], adapted_in, init_from)
             adapted = _starting_point(config, adapted_in).for_task(model.readout)
             start = start._replace(params=adapted.with_n_ctx(model.config.n_ctx).params)
-        optimizer, train_step = jit_step(config, model, mesh)
         trained = train(
             workdir,
             model,
@@ -296,7 +297,8 @@ def jit_step(
 
     Runs that differ only in their rates, in lambda or in their length get the very same.
     """
-    optimizer = (_without_schedule(config.optimizer), config.freeze, model, config.mesh.shard_optimizer)
+    sharded = is_sharded(config.mesh, mesh, model.config.n_embd, few_moments=config.freeze != "none")
+    optimizer = (_without_schedule(config.optimizer), config.freeze, model, sharded)
     how = (config.loss, config.accumulation_steps, config.mesh.gradient_dtype)
     step = _compiled_train_step(*optimizer, *how, mesh, config.lm_coef > 0)
     return _optimizer(*optimizer), step

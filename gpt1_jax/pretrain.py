@@ -45,7 +45,7 @@ from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import LoopConfig, TrainStep, jit_train_step, make_train_step, state_shardings
 from gpt1_jax.warm_start import ModelOptions, StartingPoint, pretrained_start, without_head
 from gpt1_jax.workdir import has_checkpoint
-from gpt1_jax.zero import data_layout, sharded_over_data
+from gpt1_jax.zero import ShardedOverData, data_layout, is_sharded, sharded_over_data
 
 _MADE_FROM = (
     "init_from",
@@ -217,6 +217,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         describe_run(
             mesh,
             model.config,
+            shard_optimizer=isinstance(optimizer, ShardedOverData),
             n_steps=n_steps,
             **schedules,
             parameters=count_parameters(model.config),
@@ -257,7 +258,7 @@ def jit_step(
 ) -> tuple[optax.GradientTransformationExtraArgs, TrainStep]:
     """The optimizer and the update over the mesh: what `run` trains with and launch/compile.py compiles."""
     optimizer, layout = make_optimizer(config.optimizer), None
-    if config.mesh.shard_optimizer:
+    if is_sharded(config.mesh, mesh, model.config.n_embd):
         optimizer, layout = sharded_over_data(optimizer), data_layout(model)
     step = make_train_step(
         lm_objective(model, config.loss),

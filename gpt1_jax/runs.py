@@ -126,12 +126,19 @@ def _check_shared(opened: Workdir) -> None:
 
 
 def describe_run(
-    mesh: Mesh, model: GPT1Config, *, n_steps: int, learning_rate: Schedule, **numbers: int
+    mesh: Mesh,
+    model: GPT1Config,
+    *,
+    n_steps: int,
+    learning_rate: Schedule,
+    shard_optimizer: bool = False,
+    **numbers: int,
 ) -> None:
     """Prints what is about to happen, and warns where nothing is learned."""
     with jax.set_mesh(mesh):
         kernel = select_kernel(model.attention, model.n_ctx, model.head_dim)
     shape = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+    shape += ", optimizer sharded" * shard_optimizer
     logging.info("mesh %s; attention %s", shape, kernel + " (auto)" * (model.attention == "auto"))
     logging.info("%d updates; %s", n_steps, ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in numbers.items()))
     if n_steps == 1 and not learning_rate(0):

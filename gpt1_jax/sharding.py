@@ -44,7 +44,8 @@ class MeshConfig:
       data: copies of the parameters, each with its part of the batch.
       fsdp: parts of the batch that also share the parameters among them.
       tensor: parts of heads, MLP columns and vocabulary rows; divides n_head.
-      shard_optimizer: the copies share the optimizer's state among them, too (ZeRO stage 1, see zero.py).
+      shard_optimizer: the copies share the optimizer's state among them, too (ZeRO stage 1); None where they can, see
+        `zero.is_sharded`.
       gradient_dtype: in which the gradients of matrices are summed over `data`: "float32", "bfloat16" (half the bytes),
         or "auto", that of the computation, in which they come about, and float32 where each is a sum of micro-batches.
     """
@@ -52,7 +53,7 @@ class MeshConfig:
     data: int = -1
     fsdp: int = 1
     tensor: int = 1
-    shard_optimizer: bool = False
+    shard_optimizer: bool | None = None
     gradient_dtype: str = "auto"
 
     def __post_init__(self) -> None:
@@ -107,7 +108,7 @@ def check_mesh(
     n_head: int | None = None,
     n_embd: int | None = None,
     accumulation_steps: int = 1,
-    shard_optimizer: bool = False,
+    shard_optimizer: bool | None = None,
 ) -> None:
     """Refuses sizes that do not divide, before anything is compiled.
 

@@ -30,6 +30,7 @@ from gpt1_jax.sharding import make_mesh
 from gpt1_jax.tasks.config import DATA_SETS, make_spec
 from gpt1_jax.tasks.readout import make_readout
 from gpt1_jax.train import TrainStep, initial_state
+from gpt1_jax.zero import ShardedOverData
 
 _LONG = 1 << 24  # updates, where the config leaves them to the data: no shape depends on them
 
@@ -46,7 +47,7 @@ class Program:
       batch_shape: rows, and tokens of a row; of a task rows, streams and tokens.
       accumulation_steps: micro-batches.
       chunk: positions whose logits exist at a time; 0 all.
-      shard_optimizer: see `MeshConfig`.
+      shard_optimizer: whether the optimizer's state lies over `data`, see `MeshConfig`.
       flops: matrix products of an update over all devices, counted by hand (`train_flops_per_token`).
     """
 
@@ -151,7 +152,7 @@ def _program(
         batch_shape=shape,
         accumulation_steps=config.accumulation_steps,
         chunk=chunk if chunk < shape[-1] else 0,
-        shard_optimizer=config.mesh.shard_optimizer,
+        shard_optimizer=isinstance(optimizer, ShardedOverData),
         flops=flops,
     )
 

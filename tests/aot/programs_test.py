@@ -53,6 +53,12 @@ def test_batches_of_pretraining(devices):
     assert program.batch_shape == (8, 32)
 
 
+@pytest.mark.parametrize(("mesh", "sharded"), [({}, True), ({"shard_optimizer": False}, False), ({"tensor": 4}, True)])
+def test_whether_the_optimizer_is_sharded_is_resolved(devices, mesh, sharded):
+    program = make_program({"model": SMALL, "batch_size": 8, "mesh": mesh}, devices)
+    assert program.shard_optimizer is sharded
+
+
 @pytest.mark.parametrize(("task", "n_choices", "labels"), [("race", 4, np.int32), ("stsb", 2, np.float64)])
 def test_batches_of_tasks(devices, task, n_choices, labels):
     config = to_config_dict(FinetuneConfig(task=TaskConfig(name=task), batch_size=8))
