@@ -58,16 +58,16 @@ def test_a_run_by_default_goes_on_as_one_without(pretrain_settings, tmp_path, ca
             n_steps=4, model={"n_layer": 1}, mesh=mesh, loop={**EVERY_OTHER, "keep_best": True}
         )
         with caplog.at_level("INFO"):
-            return pretrain.run(settings, tmp_path)
+            return pretrain.run(settings, tmp_path / "run")
 
     def contents():
-        with Checkpointer(checkpoints_of(tmp_path), read_only=True) as checkpointer:
+        with Checkpointer(checkpoints_of(tmp_path / "run"), read_only=True) as checkpointer:
             return jax.tree.map(np.shape, checkpointer.restore_params(4))
 
     without = run(shard_optimizer=False)
     assert "optimizer sharded" not in caplog.text
     before = contents()
-    shutil.rmtree(checkpoints_of(tmp_path) / "4")
+    shutil.rmtree(checkpoints_of(tmp_path / "run") / "4")
     by_default = run()
     assert "mesh data=4, fsdp=1, tensor=2, optimizer sharded; attention" in caplog.text
     assert by_default.metrics == pytest.approx(without.metrics, rel=1e-5)
