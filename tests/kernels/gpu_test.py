@@ -73,7 +73,7 @@ def assert_same(kernel: Any, case: Case, kv_mask: np.ndarray | None = None, drop
 
 @pytest.mark.parametrize(
     ("length", "dtype"),
-    [(1, jnp.bfloat16), (7, jnp.float32), (64, jnp.bfloat16), (130, jnp.float32), (130, jnp.bfloat16)],
+    [(1, jnp.float32), (64, jnp.bfloat16), (130, jnp.float32), (130, jnp.bfloat16)],
 )
 def test_odd_lengths(length, dtype):
     """Shorter than a tile, one tile, and two with the rest of a third."""
@@ -111,14 +111,17 @@ def test_drops_the_very_entries_that_its_site_says(dtype):
     np.testing.assert_array_equal(got["dv"].transpose(0, 2, 3, 1)[:, :, :length] > 0, kept)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_a_query_that_sees_nothing_gives_zero_and_takes_no_gradient(dtype):
-    case, kv_mask = given(2, 80, 2, 16, dtype), np.arange(80) >= np.array([[70], [0]])
-    o, vjp = jax.vjp(lambda *qkv: gpu_attention(*qkv, None, kv_mask, site(2)), case["q"], case["k"], case["v"])
-    dq, dk, dv = vjp(case["do"])
-    assert all(np.isfinite(np.float32(x)).all() for x in (o, dq, dk, dv))
-    for x in (o, dq, dk, dv):
-        np.testing.assert_array_equal(np.float32(x[0, :70]), 0)
+def test_a_query_that_sees_nothing_gives_zero_and_takes_no_gradient():
+    case, kv_mask = given(2, 80, 2, 16), np.arange(80) >= np.array([[70], [0]])
+
+    @jax.jit
+    def run(q: jax.Array, k: jax.Array, v: jax.Array, do: jax.Array) -> tuple[jax.Array, ...]:
+        o, vjp = jax.vjp(lambda *qkv: gpu_attention(*qkv, None, kv_mask, site(2)), q, k, v)
+        return o, *vjp(do)
+
+    for x in run(**case):
+        assert np.isfinite(x).all()
+        np.testing.assert_array_equal(x[0, :70], 0)
 
 
 def test_scores_as_far_apart_as_they_can_be():
@@ -126,10 +129,11 @@ def test_scores_as_far_apart_as_they_can_be():
     case = given(1, 130, 1, 16)
     q = case["q"].at[..., 0].set(1e5)
     k = case["k"].at[..., 0].set(jnp.where(jnp.arange(130)[:, None] < 100, -1e5, 1e5))
-    o = gpu_attention(q, k, case["v"], None, None, None)
+    attend = jax.jit(lambda v: gpu_attention(q, k, v, None, None, None))
+    o = attend(case["v"])
     assert np.isfinite(o).all()
     changed = case["v"].at[:, :100].set(1e4)
-    np.testing.assert_array_equal(gpu_attention(q, k, changed, None, None, None)[:, 100:], o[:, 100:])
+    np.testing.assert_array_equal(attend(changed)[:, 100:], o[:, 100:])
 
 
 def test_from_the_projection():
@@ -139,7 +143,7 @@ def test_from_the_projection():
     results = []
     for kernel in ("gpu", "xla"):
         attend = functools.partial(self_attention, n_heads=2, kv_mask=None, dropout=site(2), kernel=kernel)
-        o, vjp = jax.vjp(attend, product, bias)
+        o, vjp = jax.vjp(jax.jit(attend), product, bias)
         results.append((o, *vjp(do)))
     for ours, theirs in zip(*results, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=FLOAT32_ERROR * np.abs(theirs).max())
@@ -203,7 +207,7 @@ def test_where_data_is_divided_already(devices):
         return (gpu_attention(q, k, v, None, None, dropout) * batch["do"]).sum()
 
     weights, rows = jnp.full((16,), 0.5), jnp.array([9, 4, 1, 7])
-    alone = jax.grad(total)(weights, case, rows)
+    alone = jax.jit(jax.grad(total))(weights, case, rows)
     with jax.set_mesh(make_mesh(MeshConfig(2, 2, 2), devices=devices)):
         summed = jax.jit(lambda *arguments: summed_over_data(jax.grad(total))(*arguments))(weights, case, rows)
     np.testing.assert_allclose(summed, alone, rtol=1e-5)
