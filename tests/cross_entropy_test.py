@@ -71,7 +71,7 @@ def test_next_token_nll(chunk):
     np.testing.assert_allclose(nll, reference(h, table, tokens, weights)[0], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("chunk", CHUNKS)
+@pytest.mark.parametrize("chunk", [None, 1, 4, 9])
 def test_weighted_sum_and_its_gradients(platform, chunk):
     """Also by the weights, and under a factor that is known only in the backward pass."""
     h, table, tokens, weights = small()
