@@ -20,7 +20,7 @@ V5E = parse_topology("v5e:2x4")
 @pytest.fixture(scope="module")
 def parts(devices):
     """A program, its text and its memory analysis."""
-    program = make_program({"model": MODEL, "batch_size": 16}, devices)
+    program = make_program({"model": MODEL, "batch_size": 16, "mesh": {"shard_optimizer": False}}, devices)
     with jax.set_mesh(program.mesh):
         made = program.step.lower(*program.arguments).compile()
     return program, made.as_text(), made.memory_analysis()
