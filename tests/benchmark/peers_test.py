@@ -14,7 +14,7 @@ from gpt1_jax.losses import lm_nll_sum
 from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.optim import OptimizerConfig
 
-CONFIG = GPT1Config(vocab_size=50, n_ctx=12, n_embd=16, n_head=2, n_layer=2)
+CONFIG = GPT1Config(vocab_size=50, n_ctx=12, n_embd=16, n_head=2, n_layer=1)
 TOKENS = np.random.default_rng(0).integers(50, size=(2, 12), dtype=np.int32)
 
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from gpt1_jax.benchmark import figures, peers, report, suite
+from gpt1_jax.benchmark import figures, peers, report, suite, yardstick
 from gpt1_jax.benchmark.peers import naive
 from gpt1_jax.benchmark.settings import PARTS, Settings, configs
 from gpt1_jax.benchmark.text import Text
@@ -28,7 +28,8 @@ def settings(**changes):
 
 
 def measured(patch, **changes):
-    patch.setattr(suite, "Text", functools.partial(Text, max_bytes=100_000))
+    patch.setattr(suite, "Text", functools.partial(Text, max_bytes=50_000))
+    patch.setattr(yardstick, "_SQUARES", {"cpu": (64,), "other": (64,)})
     chosen = settings(**changes)
     cases = suite.cases(chosen)
     assert suite.plan(cases, chosen)
@@ -41,6 +42,7 @@ def measured(patch, **changes):
 def everything():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(peers, "load_peer", lambda name: naive)  # eight devices here, of which it takes one
+        patch.setattr(suite, "apart", lambda make: make())  # see apart_test.py
         return measured(patch, parts=QUICK, peers=("naive",))
 
 

@@ -64,9 +64,10 @@ def test_ctrl_c_leaves_what_was_measured(tmp_path):
         "--batch_sizes=2",
         f"--json={tmp_path}/f.json",
     )
-    with subprocess.Popen(
-        command(*arguments), cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of what a shell runs with & ignores it
+    with subprocess.Popen(command(*arguments), cwd=ROOT, env=environment(), **pipes) as process:
+        signal.signal(signal.SIGINT, before)
         while "round 2:" not in (line := process.stderr.readline()):
             assert line
         process.send_signal(signal.SIGINT)

@@ -76,6 +76,7 @@ def program(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[M
     """A program with its flags parsed; they are gone afterwards, for the next one defines the same."""
     before = set(flags.FLAGS)
     monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "true")  # what launch/benchmark.py sets is undone afterwards
     spec = importlib.util.spec_from_file_location(f"launch_{Path(arguments[0]).stem}", ROOT / arguments[0])
     module = importlib.util.module_from_spec(spec)
     try:

@@ -92,7 +92,7 @@ def evaluate(name: str, model: nn.Module, loss: Loss, config: GPT1Config, tokens
     @torch.inference_mode()
     def score() -> float:
         with computing_in(config):
-            return sum(loss(batch.to(device())).item() for batch in batches)
+            return sum(loss(batch.to(device())) for batch in batches).item()
 
     return Contestant(
         name,
