@@ -153,7 +153,7 @@ def _set_row(cache: Array, new: Array, row: Array) -> Array:
 
 
 def _ends_with(tokens: Array, start: Array, end: Array, sequences: Array) -> Array:
-    """Whether tokens[b, start[b] : end[b]] ends with one of the sequences [N, M] (see `_pad_left`): bool [B]."""
+    """Whether tokens[b, start[b] : end[b]] ends with one of the sequences [N, M] (see `pad_left`): bool [B]."""
     at = end[:, None] + jnp.arange(-sequences.shape[1], 0)
     tail = jnp.take_along_axis(tokens, jnp.maximum(at, 0), axis=1)
     same = (tail[:, None] == sequences) & (at >= start[:, None])[:, None]

@@ -71,7 +71,7 @@ def prediction_lines(
     if probabilities.shape != (len(ids), len(labels)):
         raise InputError(f"probabilities {probabilities.shape}: {len(ids)} ids and {len(labels)} labels are given")
     if not np.isfinite(probabilities).all():
-        raise InputError("probabilities: not all are finite, and nothing was written; take an earlier checkpoint")
+        raise InputError("probabilities: not all are finite; take an earlier checkpoint")
     n_choices = _classes("n_choices", n_choices, len(ids), len(labels), low=1, high=len(labels))
     gold = _classes("gold", gold, len(ids), -1, low=-1, high=n_choices - 1)
 
@@ -99,7 +99,7 @@ def score_lines(ids: Sequence[str], scores: np.ndarray, gold: np.ndarray | None 
     if scores.shape != (len(ids),) or gold.shape != (len(ids),):
         raise InputError(f"scores {scores.shape} and gold {gold.shape}: {len(ids)} ids are given")
     if not np.isfinite(scores).all() or np.isinf(gold).any():
-        raise InputError("scores: not all are finite, and nothing was written; take an earlier checkpoint")
+        raise InputError("scores: not all are finite; take an earlier checkpoint")
 
     def line(id_: str, score: float, true: float) -> Line:
         return {"id": id_, "score": score, **({} if math.isnan(true) else {"gold": true})}
