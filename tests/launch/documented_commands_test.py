@@ -151,7 +151,7 @@ def table(path: Path, rows: list[dict[str, str]], names: tuple[str, str] = ("neg
             writer.writerow([row["text"], label, row["text"], label])
 
 
-@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize("command", commands(), ids=commands())  # in full, as pytest itself has only short ones
 def test_a_command_runs_as_it_is_documented(command, desk, models, monkeypatch, capsys):
     for placeholder, value in STANDS_FOR.items():
         command = command.replace(placeholder, value)
