@@ -28,10 +28,11 @@ from gpt1_jax.metrics import MetricsWriter, Progress
 from gpt1_jax.mirror import checkpoints_of, remote_of
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 from gpt1_jax.optim import Schedule
-from gpt1_jax.sharding import abstract_sharded, check_mesh, jit_init, param_shardings, place
+from gpt1_jax.sharding import abstract_sharded, check_mesh, jit_init, place
 from gpt1_jax.train import HostBatch, LoopConfig, Schedules, TrainState, TrainStep, fit, initial_state
 from gpt1_jax.version import __version__
 from gpt1_jax.workdir import Workdir, open_workdir
+from gpt1_jax.zero import made_whole
 
 MUTABLE = (
     *("version", "best"),
@@ -205,7 +206,7 @@ def train(
     agreement.ready()
     keep_every = loop.keep_every or None
     best = dict(best or {})
-    whole = jax.jit(lambda params: params, out_shardings=param_shardings(model, mesh))  # see zero.py
+    whole = made_whole(model, mesh)
     with Checkpointer(
         checkpoints_of(workdir), keep_latest=loop.keep_latest, keep_every=keep_every, **best
     ) as checkpointer:

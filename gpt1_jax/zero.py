@@ -19,7 +19,7 @@ import optax
 from jax.sharding import Mesh
 
 from gpt1_jax.model import GPT1
-from gpt1_jax.sharding import MeshConfig, constrain
+from gpt1_jax.sharding import MeshConfig, constrain, param_shardings
 
 OVER_DATA = {"embed": "embed_over_data"}
 """Logical axis of a parameter -> that of its part. Every matrix has it; biases of heads and of the MLP are small."""
@@ -77,6 +77,18 @@ def data_layout(model: GPT1) -> DataLayout:
         return lambda tree: jax.tree.map(lambda x, axes: constrain(x, *axes), tree, names)
 
     return DataLayout(gather=lay_out(whole), scatter=lay_out(renamed(whole)))
+
+
+def made_whole(model: GPT1, mesh: Mesh) -> Callable[[Any], Any]:
+    """Parameters -> the same, whole on every copy, where they are not so already: to evaluate, and for who trained."""
+    shardings = param_shardings(model, mesh)
+    gather = jax.jit(lambda params: params, out_shardings=shardings)
+
+    def whole(params: Any) -> Any:
+        lies_so = jax.tree.map(lambda x, wanted: x.sharding.is_equivalent_to(wanted, x.ndim), params, shardings)
+        return params if jax.tree.all(lies_so) else gather(params)
+
+    return whole
 
 
 def renamed(params: Any) -> Any:
