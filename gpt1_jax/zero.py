@@ -79,10 +79,15 @@ def data_layout(model: GPT1) -> DataLayout:
     return DataLayout(gather=lay_out(whole), scatter=lay_out(renamed(whole)))
 
 
+def gathered(params: Any) -> Any:
+    """Nothing but a name: all runs of a process share its compilation, which they would not of a function of each."""
+    return params
+
+
 def made_whole(model: GPT1, mesh: Mesh) -> Callable[[Any], Any]:
     """Parameters -> the same, whole on every copy, where they are not so already: to evaluate, and for who trained."""
     shardings = param_shardings(model, mesh)
-    gather = jax.jit(lambda params: params, out_shardings=shardings)
+    gather = jax.jit(gathered, out_shardings=shardings)
 
     def whole(params: Any) -> Any:
         lies_so = jax.tree.map(lambda x, wanted: x.sharding.is_equivalent_to(wanted, x.ndim), params, shardings)
