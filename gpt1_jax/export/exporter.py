@@ -197,7 +197,7 @@ def _describe(source: str, model: GPT1) -> dict[str, Any]:
         "n_ctx": config.n_ctx,
         "n_layer": config.n_layer,
         "n_head": config.n_head,
-        "head_dim": config.n_embd // config.n_head,
+        "head_dim": config.head_dim,
         "dtype": config.dtype,
         "n_parameters": count_parameters(config, readout),
         "params": PARAMS,

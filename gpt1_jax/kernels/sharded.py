@@ -14,7 +14,6 @@ from gpt1_jax.dropout import Dropout, row_words
 from gpt1_jax.sharding import spec
 
 Words = tuple[Array, Array]
-Local = Callable[[Array, Array, Array, Array | None, Words | None], Array]
 
 
 def platform() -> str:
@@ -35,26 +34,6 @@ def _device() -> Any:
     return default if isinstance(default, jax.Device) else jax.devices(default)[0]
 
 
-def over_mesh(local: Local, q: Array, k: Array, v: Array, kv_mask: Array | None, dropout: Dropout | None) -> Array:
-    """`local` on the rows and heads that each device of the current mesh has.
-
-    Args:
-      local: (q, k, v, kv_mask, words) -> o, with arguments and result as here, of one device.
-      q: [B, L, H, head_dim].
-      k: [B, L, H, head_dim].
-      v: [B, L, H, head_dim].
-      kv_mask: bool [B, L], False where a token is padding, or None.
-      dropout: whose mask is drawn, or None. Its `row_words` are made of global rows and heads before they are divided:
-        uint32 [B, H, L] each.
-
-    Returns:
-      [B, L, H, head_dim].
-    """
-    n_rows, length, n_heads, _ = q.shape
-    x = ("batch", None, "heads")
-    return divided(local, (q, k, v), (x, x, x), x, kv_mask, dropout, (n_rows, n_heads, length))
-
-
 def divided(
     local: Callable[..., Array],
     arrays: tuple[Array, ...],
@@ -64,15 +43,16 @@ def divided(
     dropout: Dropout | None,
     shape: tuple[int, int, int],
 ) -> Array:
-    """The same for other arrays.
+    """`local` on the rows and heads that each device of the current mesh has.
 
     Args:
-      local: (*arrays, kv_mask, words) -> o.
+      local: (*arrays, kv_mask, words) -> o, of one device.
       arrays: what is divided.
       axes: for each of them, which of its axes is the "batch" and which the "heads".
       out: likewise of the result.
-      kv_mask: bool [B, L] or None.
-      dropout: as in `over_mesh`.
+      kv_mask: bool [B, L], False where a token is padding, or None.
+      dropout: whose mask is drawn, or None. Its `row_words` are made of global rows and heads before they are divided:
+        uint32 [B, H, L] each.
       shape: rows, heads, tokens.
     """
     words = None if dropout is None else row_words(dropout.key_words, dropout.rows, shape)

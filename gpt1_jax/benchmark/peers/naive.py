@@ -20,6 +20,7 @@ import optax
 from jax import Array
 
 from gpt1_jax.benchmark.timing import Contestant
+from gpt1_jax.benchmark.training import temp_bytes_of
 from gpt1_jax.model_config import ACTIVATIONS, GPT1Config
 from gpt1_jax.optim import OptimizerConfig, decays
 from gpt1_jax.precision import matmul_precision
@@ -125,7 +126,7 @@ def train(config: GPT1Config, optimizer: OptimizerConfig, tokens: np.ndarray) ->
         amount=tokens.size,
         n_parameters=n_parameters,
         compile_seconds=seconds,
-        temp_bytes=int(compiled.memory_analysis().temp_size_in_bytes),
+        temp_bytes=temp_bytes_of(compiled),
         about="plain Flax and Optax: scores in memory, jax.random dropout, all logits at once, optax.adamw",
     )
 
