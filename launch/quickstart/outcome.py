@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from page import number, percent, points
+from gpt1_jax.report.page import number, percent, points
 
 NAMES = {"scratch": "from scratch", "pretrained": "pre-trained"}  # the two sides, in the order they are shown
 SMALL_GAIN = 1.0  # points; less is called little

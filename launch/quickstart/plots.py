@@ -1,7 +1,7 @@
 """The figures of the quick start's report, as SVG for an HTML page.
 
-Every colour is a CSS variable of the page (`report.css`), so that one drawing serves light, dark and paper,
-and text stays text. Figures are made without pyplot: a notebook's backend is not touched.
+Every colour is a CSS variable of the page (`gpt1_jax/report/page.css`), so that one drawing serves light, dark and
+paper, and text stays text. Figures are made without pyplot: a notebook's backend is not touched.
 """
 
 from __future__ import annotations

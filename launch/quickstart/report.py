@@ -14,8 +14,10 @@ from typing import Any
 
 import plots
 from outcome import NAMES, accuracies, comparisons, headline, summary, summary_table
-from page import (
+
+from gpt1_jax.report.page import (
     DASH,
+    Section,
     count,
     decimal,
     duration,
@@ -29,13 +31,11 @@ from page import (
     points,
     table,
     text,
+    write_page,
 )
-
-from gpt1_jax.files import make_directory, write_atomically
 
 __all__ = ["headline", "summary", "summary_table", "write_report"]
 
-STYLE = Path(__file__).with_name("report.css")
 STAGES = {
     "data": "Preparing the data",
     "pretrain": "Tokenizer and pre-training",
@@ -57,50 +57,18 @@ def write_report(results: Mapping[str, Any], curves: Sequence[Mapping[str, Any]]
     Raises:
       gpt1_jax.errors.InputError: the folder of `path` cannot be made.
     """
-    path = Path(path)
-    make_directory(path.parent, "path")
-    write_atomically(path, _page(results, curves).encode("utf-8"))
-
-
-def _page(results: Mapping[str, Any], curves: Sequence[Mapping[str, Any]]) -> str:
     sections = (
-        ("result", "The result", _result(results)),
-        ("pretraining", "Pre-training", _pretraining(results, curves)),
-        ("samples", "What it writes", _samples(results)),
-        ("next", "Go on from here", _next(results)),
-        ("settings", "How the settings were chosen", _grid(results)),
-        ("runs", "Every run", _runs(results)),
-        ("data", "The data", _data(results)),
-        ("time", "Time", _time(results)),
-        ("setup", "Set-up", _setup(results)),
+        Section("result", "The result", _result(results)),
+        Section("pretraining", "Pre-training", _pretraining(results, curves)),
+        Section("samples", "What it writes", _samples(results)),
+        Section("next", "Go on from here", _next(results)),
+        Section("settings", "How the settings were chosen", _grid(results)),
+        Section("runs", "Every run", _runs(results)),
+        Section("data", "The data", _data(results)),
+        Section("time", "Time", _time(results)),
+        Section("setup", "Set-up", _setup(results)),
     )
-    links = "".join(f'<a href="#{name}">{title}</a>' for name, title, _ in sections)
-    body = "\n".join(f'<section id="{name}">\n<h2>{title}</h2>\n{html}\n</section>' for name, title, html in sections)
-    title = text(headline(results))
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<link rel="icon" href="data:,">
-<title>gpt1-jax quick start: {title}</title>
-<style>
-{STYLE.read_text(encoding="utf-8")}</style>
-</head>
-<body>
-<header>
-<p class="kicker">gpt1-jax · quick start</p>
-<h1>{title}</h1>
-{_lead(results)}
-<nav aria-label="Sections">{links}</nav>
-</header>
-<main>
-{body}
-</main>
-</body>
-</html>
-"""
+    write_page(path, headline(results), sections, about="quick start", lead=_lead(results))
 
 
 def _lead(results: Mapping[str, Any]) -> str:

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt1_jax.errors import InputError
+from gpt1_jax.report import page as page_module
 
 LAUNCH = Path(__file__).resolve().parents[3] / "launch" / "quickstart"
 sys.path.insert(0, str(LAUNCH))
 
-import page as page_module  # noqa: E402
 import plots  # noqa: E402
 import report  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""The quick start's data: unlabelled reviews to pre-train on, labelled sentences to fine-tune on.
+"""Example data: unlabelled reviews to pre-train on, labelled sentences to fine-tune on.
 
 Rotten Tomatoes' 8,530 sentences are split into a test tenth, a validation tenth and the rest, by label and with equal
 sentences on one side. The rest, IMDB's reviews and the sentences outside the test tenth, is the text to pre-train on,

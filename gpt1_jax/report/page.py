@@ -1,4 +1,4 @@
-"""Pieces of the quick start's report: numbers as words, and words as HTML.
+"""A report as one HTML file that needs nothing else: numbers as words, words as HTML, and the page around them.
 
 What is missing, null or not a finite number becomes a dash. Cells and captions given to the elements are HTML already:
 whatever comes from outside goes through `text` first.
@@ -10,10 +10,69 @@ import html
 import math
 import unicodedata
 from collections.abc import Collection, Sequence
-from typing import Any
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpt1_jax.files import make_directory, write_atomically
 
 NBSP = "\N{NO-BREAK SPACE}"
 DASH = "–"
+
+
+class Section(NamedTuple):
+    """A part of a page: the name that links go to, its title, which is text, and its content, which is HTML."""
+
+    name: str
+    title: str
+    content: str
+
+
+def write_page(path: Path, title: str, sections: Sequence[Section], *, about: str, lead: str) -> None:
+    """Writes a page, which loads nothing from anywhere and runs no script.
+
+    Args:
+      path: the file; it is replaced as a whole or not at all.
+      title: text, in the largest letters.
+      sections: in their order.
+      about: text, what kind of report it is.
+      lead: HTML below the title.
+
+    Raises:
+      InputError: the folder of `path` cannot be made.
+    """
+    path = Path(path)
+    make_directory(path.parent, "path")
+    style = resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8")
+    links = "".join(f'<a href="#{name}">{text(title)}</a>' for name, title, _ in sections)
+    body = "\n".join(
+        f'<section id="{name}">\n<h2>{text(title)}</h2>\n{content}\n</section>' for name, title, content in sections
+    )
+    page = f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<link rel="icon" href="data:,">
+<title>gpt1-jax {text(about)}: {text(title)}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<header>
+<p class="kicker">gpt1-jax · {text(about)}</p>
+<h1>{text(title)}</h1>
+{lead}
+<nav aria-label="Sections">{links}</nav>
+</header>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+    write_atomically(path, page.encode("utf-8"))
 
 
 def number(value: Any) -> float | None:

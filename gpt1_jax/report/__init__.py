@@ -1,0 +1,1 @@
+"""What the reports that this project writes have in common, see `page`."""
