@@ -1,65 +1,29 @@
 """The figures of the quick start's report, as SVG for an HTML page.
 
-Every colour is a CSS variable of the page (`gpt1_jax/report/page.css`), so that one drawing serves light, dark and
-paper, and text stays text. Figures are made without pyplot: a notebook's backend is not touched.
+They are drawn by `gpt1_jax.plots`. Every colour is a CSS variable of the page (`gpt1_jax/report/page.css`), so that one
+drawing serves light, dark and paper, and text stays text.
 """
 
 from __future__ import annotations
 
-import html
-import io
-import math
-import re
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from outcome import NAMES
+
+from gpt1_jax.plots.curves import Points, loss_figure, perplexity_figure
+from gpt1_jax.plots.style import BLUE, VERMILLION, new_figure
+from gpt1_jax.plots.svg import PAGE, page_look, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 WIDTH = 4.8  # inches of 72 pt; a page shows a figure at most that large, and scales it down on a phone
-COLOURS = {  # CSS variable -> what the drawing is made with: one value for each
-    "ink": "#1b2430",
-    "muted": "#596474",
-    "rule": "#dbe0e7",
-    "page": "#ffffff",
-    "scratch": "#b34e00",
-    "pretrained": "#0069ad",
-}
+COLOURS = PAGE | {"scratch": VERMILLION, "pretrained": BLUE}
 MARKERS = {"scratch": "o", "pretrained": "D"}  # told apart by shape as well
 _COIN = 50.0
-_LINE = {"color": COLOURS["muted"], "linewidth": 1.3}
-_HELDOUT_LINE = {
-    "color": COLOURS["pretrained"],
-    "linewidth": 1.6,
-    "marker": MARKERS["pretrained"],
-    "markersize": 5,
-    "markeredgecolor": COLOURS["page"],
-}
-_STYLE = {
-    "svg.fonttype": "none",
-    "font.size": 11.0,
-    "text.color": COLOURS["ink"],
-    "axes.edgecolor": COLOURS["muted"],
-    "axes.facecolor": "none",
-    "axes.labelcolor": COLOURS["ink"],
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.unicode_minus": True,
-    "figure.facecolor": "none",
-    "grid.color": COLOURS["rule"],
-    "grid.linewidth": 0.8,
-    "legend.frameon": False,
-    "xtick.color": COLOURS["muted"],
-    "xtick.labelcolor": COLOURS["ink"],
-    "ytick.color": COLOURS["muted"],
-    "ytick.labelcolor": COLOURS["ink"],
-}
 
 
 def accuracy_plot(groups: Sequence[tuple[str, str, Mapping[str, Sequence[float]]]], x_label: str) -> str:
@@ -78,8 +42,8 @@ def accuracy_plot(groups: Sequence[tuple[str, str, Mapping[str, Sequence[float]]
     low = min(low, _COIN) if with_coin else low
     room = max(high - low, 2.0)
     rows = sum(1 + len(sides) for _, _, sides in groups)
-    with _style():
-        figure = _figure(0.4 * rows + 0.8)
+    with page_look():
+        figure = new_figure(WIDTH, 0.4 * rows + 0.8)
         axes = figure.add_subplot()
         ticks: list[tuple[float, str]] = []
         y = 0.0
@@ -113,53 +77,18 @@ def accuracy_plot(groups: Sequence[tuple[str, str, Mapping[str, Sequence[float]]
         return _svg(figure, "accuracy", "Test accuracy of every run, with and without pre-training")
 
 
-def loss_plot(
-    training: Sequence[tuple[int, float]], heldout: Sequence[tuple[int, float]], rates: Sequence[tuple[int, float]]
-) -> str:
+def loss_plot(training: Points, heldout: Points, rates: Points) -> str:
     """Training and held-out loss over the updates, the learning rate small below."""
-    if not training and not heldout:
-        return ""
-    with _style():
-        figure, axes, below = _panels(small=bool(rates))
-        if training:
-            axes.plot(*zip(*training, strict=True), label="training", **_LINE)
-        if heldout:
-            axes.plot(*zip(*heldout, strict=True), label="held-out", **_HELDOUT_LINE)
-        axes.set(ylabel="loss (nats per token)", xlim=(0, None))
-        axes.legend(loc="upper right")
-        if below:
-            below.plot(*zip(*rates, strict=True), **_LINE)
-            below.set(ylabel="learning\nrate", ylim=(0, None))
+    with page_look():
+        figure = loss_figure(training, heldout, rates, width=WIDTH)
         return _svg(figure, "loss", "Training and held-out loss over the updates, and the learning rate")
 
 
-def perplexity_plot(perplexity: Sequence[tuple[int, float]], bits_per_byte: Sequence[tuple[int, float]]) -> str:
+def perplexity_plot(perplexity: Points, bits_per_byte: Points) -> str:
     """Held-out perplexity over the updates, bits per byte small below."""
-    if not perplexity:
-        return ""
-    values = [value for _, value in perplexity]
-    with _style():
-        figure, axes, below = _panels(small=bool(bits_per_byte))
-        if min(values) > 0 and max(values) > 4 * min(values):
-            from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_minor_locator(NullLocator())
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        _draw_heldout(axes, perplexity, "held-out perplexity", digits=1)
-        if below:
-            _draw_heldout(below, bits_per_byte, "bits per\nbyte", digits=2)
+    with page_look():
+        figure = perplexity_figure(perplexity, bits_per_byte, width=WIDTH)
         return _svg(figure, "perplexity", "Held-out perplexity and bits per byte over the updates")
-
-
-def _draw_heldout(axes: Axes, points: Sequence[tuple[int, float]], y_label: str, digits: int) -> None:
-    """A curve with its last value written out."""
-    axes.plot(*zip(*points, strict=True), **_HELDOUT_LINE)
-    last = f"{points[-1][1]:,.{digits}f}"
-    axes.annotate(last, points[-1], (0, 7), textcoords="offset points", ha="center", weight="bold")
-    axes.margins(x=0.08, y=0.25)
-    axes.set(ylabel=y_label, xlim=(0, None))
 
 
 def _draw_side(axes: Axes, y: float, start: str, values: Sequence[float], gid: str) -> None:
@@ -181,43 +110,5 @@ def _draw_side(axes: Axes, y: float, start: str, values: Sequence[float], gid: s
     axes.annotate(f"{median:.1f} %", (max(values), y), (9, 0), textcoords="offset points", va="center")
 
 
-def _style() -> Any:
-    """A context in which drawings look the same whatever the user's matplotlibrc says."""
-    import matplotlib
-
-    defaults = {name: value for name, value in matplotlib.rcParamsDefault.items() if not name.startswith("backend")}
-    return matplotlib.rc_context({**defaults, **_STYLE})
-
-
-def _figure(height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(WIDTH, height), layout="constrained")
-
-
-def _panels(*, small: bool) -> tuple[Figure, Axes, Axes | None]:
-    """A large panel over the updates and, if asked for, a small one below it."""
-    figure = _figure(3.5 if small else 2.9)
-    panels = figure.subplots(1 + small, 1, sharex=True, squeeze=False, height_ratios=(3, 1)[: 1 + small])[:, 0]
-    panels[-1].set_xlabel("updates")
-    return figure, panels[0], panels[1] if small else None
-
-
-def _svg(figure: Figure, name: str, description: str) -> str:
-    """The figure as an `<svg>` element whose ids begin with `name`, since a page's ids must differ."""
-    import matplotlib
-
-    file = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": name}):
-        figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    text = file.getvalue()
-    text = text[text.index("<svg") :]
-    width = math.ceil(WIDTH * 96)
-    label = html.escape(description)
-    text = re.sub(r"^<svg[^>]*?(viewBox=\"[^\"]*\")[^>]*>", rf'<svg \1 role="img" aria-label="{label}">', text)
-    text = text.replace("<svg ", f'<svg style="max-width: {width}px" ', 1).replace("xlink:href", "href")
-    text = re.sub(r'\bid="', f'id="{name}-', text)
-    text = re.sub(r'(href="|url\()#', rf"\1#{name}-", text)
-    for variable, colour in COLOURS.items():
-        text = text.replace(f": {colour}", f": var(--{variable})")
-    return text.strip()
+def _svg(figure: Figure | None, name: str, description: str) -> str:
+    return "" if figure is None else svg(figure, name, description, COLOURS)

@@ -15,6 +15,7 @@ from typing import Any
 import plots
 from outcome import NAMES, accuracies, comparisons, headline, summary, summary_table
 
+from gpt1_jax.plots.curves import points_of
 from gpt1_jax.report.page import (
     DASH,
     Section,
@@ -142,8 +143,10 @@ def _pretraining(results: Mapping[str, Any], curves: Sequence[Mapping[str, Any]]
         (decimal(metrics.get("bits_per_byte"), 2), "held-out bits per byte"),
     )
     listed = "".join(f"<li><strong>{value}</strong><span>{name}</span></li>" for value, name in tiles)
-    loss = plots.loss_plot(_curve(curves, "loss"), _curve(curves, "heldout_loss"), _curve(curves, "learning_rate"))
-    perplexity = plots.perplexity_plot(_curve(curves, "heldout_perplexity"), _curve(curves, "heldout_bits_per_byte"))
+    names = ("loss", "heldout_loss", "learning_rate", "heldout_perplexity", "heldout_bits_per_byte")
+    of = {name: points_of(curves, name) for name in names}
+    loss = plots.loss_plot(of["loss"], of["heldout_loss"], of["learning_rate"])
+    perplexity = plots.perplexity_plot(of["heldout_perplexity"], of["heldout_bits_per_byte"])
     figures = figure(
         loss,
         "Loss is how surprised the model is by the next token. Held-out documents are never trained on.",
@@ -342,9 +345,3 @@ def _seeds(results: Mapping[str, Any]) -> str:
     sizes = [len(accuracies(results, row["n_labels"], row["start"])) for row in summary(results)]
     low, high = min(sizes), max(sizes)
     return f"{low if low == high else f'{low}{DASH}{high}'} {'seed' if high == 1 else 'seeds'}"
-
-
-def _curve(curves: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
-    """(step, value) where there is one, in the order of the steps."""
-    found = {line["step"]: line[name] for line in curves if number(line.get(name)) is not None and "step" in line}
-    return sorted(found.items())

@@ -7,16 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from gpt1_jax.errors import InputError
-from gpt1_jax.tasks import report as report_module
-from gpt1_jax.tasks.report import (
-    class_report,
-    confusion_table,
-    per_class_table,
-    plot_confusion,
-    plot_reliability,
-    write_report,
-)
+from gpt1_jax.tasks.report import class_report, confusion_table, per_class_table, write_report
 
 # Confusion: bad 3 right, 1 taken for good; good 2 right, 2 taken for bad.
 LABELS = np.array([0, 0, 0, 0, 1, 1, 1, 1])
@@ -94,20 +85,6 @@ def test_pictures(names, tmp_path):
         assert 400 < height < 2500
 
 
-def test_a_picture_shows_every_count_and_name(tmp_path, monkeypatch):
-    figures = []
-    save = report_module._save
-    monkeypatch.setattr(report_module, "_save", lambda path, figure: (figures.append(figure), save(path, figure)))
-    plot_confusion(tmp_path / "a.png", class_report(LABELS, PROBABILITIES, ["bad", "good"]), "test")
-    axes = figures[0].axes[0]
-    assert [text.get_text() for text in axes.texts] == ["3\n75.0 %", "1\n25.0 %", "2\n50.0 %", "2\n50.0 %"]
-    assert [text.get_position() for text in axes.texts] == [(0, 0), (1, 0), (0, 1), (1, 1)]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["bad", "good"]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted", "true")
-    assert axes.get_title() == "test: 5 of 8 right (62.5 %)"
-    assert axes.images[0].get_array().tolist() == [[0.75, 0.25], [0.5, 0.5]]
-
-
 @pytest.mark.filterwarnings("error")
 def test_a_class_without_examples_and_equal_pictures_of_equal_reports(tmp_path):
     report = class_report(np.array([0, 0]), np.array([[1.0, 0, 0], [0, 0, 1.0]]), ["a", "b", "c"])
@@ -115,11 +92,3 @@ def test_a_class_without_examples_and_equal_pictures_of_equal_reports(tmp_path):
         write_report(tmp_path / name, "test", report)
     for path in (tmp_path / "first").iterdir():
         assert path.read_bytes() == (tmp_path / "second" / path.name).read_bytes()
-
-
-def test_only_png(tmp_path):
-    report = class_report(LABELS, PROBABILITIES, ["bad", "good"])
-    for plot in (plot_confusion, plot_reliability):
-        with pytest.raises(InputError, match=r"a\.svg: pictures are written as \.png"):
-            plot(tmp_path / "a.svg", report)
-    assert not list(tmp_path.iterdir())
