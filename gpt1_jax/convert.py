@@ -58,7 +58,7 @@ class Conversion:
             ("target", f"{self.target} ({self.target_format})"),
             (
                 "model",
-                f"{config.n_layer} layers, {config.n_head} heads, width {config.n_embd}, context {config.n_ctx}, "
+                f"{config.trunk_summary}, width {config.n_embd}, context {config.n_ctx}, "
                 f"{config.vocab_size} tokens and {config.n_special} special rows",
             ),
             ("task head", "none" if readout is None else f"{readout.kind}, {readout.n_outputs} outputs"),

@@ -1,4 +1,4 @@
-"""Generation as one compiled loop over cached keys and values; `sampling` prepares what it takes.
+"""Generation as one compiled loop over what is cached of the tokens read; `sampling` prepares what it takes.
 
 Shapes: B rows, T slots of the token buffer, S slots of the cache, V vocabulary.
 """
@@ -16,8 +16,9 @@ import numpy as np
 from flax.traverse_util import path_aware_map
 from jax import Array, lax
 
+from gpt1_jax.caches import Cache, empty_cache
 from gpt1_jax.drawing import draw
-from gpt1_jax.model import GPT1, KVCache
+from gpt1_jax.model import GPT1
 from gpt1_jax.precision import matmul_precision
 
 PIECE = 32
@@ -43,7 +44,7 @@ class Rows:
     length: Array
     limit: Array
     dropped: Array
-    cache: KVCache | None = None
+    cache: Cache | None = None
 
     @property
     def active(self) -> Array:
@@ -88,8 +89,8 @@ def run(
     params = path_aware_map(lambda path, x: x.astype(config.dtype) if path[-1] in _MATRICES else x, params)
     table = model.apply({"params": params}, method="output_table")
 
-    def decode(tokens: Array, cache: KVCache) -> tuple[Array, KVCache]:
-        return model.apply({"params": params}, tokens, cache, method="decode")
+    def decode(tokens: Array, cache: Cache, lengths: Array | None = None) -> tuple[Array, Cache]:
+        return model.apply({"params": params}, tokens, cache, lengths, method="decode")
 
     def next_logits(h: Array) -> Array:
         """[B, D] -> float32 [B, V]; with the table first, which is how a CPU multiplies few rows the fastest."""
@@ -99,7 +100,7 @@ def run(
     def step(s: Rows) -> Rows:
         """Reads the newest token of every row and draws the next one."""
         newest = jnp.take_along_axis(s.tokens, s.length[:, None] - 1, axis=1)
-        h, cache = decode(newest, s.cache)
+        h, cache = decode(newest, s.cache, s.active.astype(jnp.int32))
         keys = jax.vmap(jax.random.fold_in)(row_keys, s.dropped + s.length)
         drawn = draw(next_logits(h[:, 0]), keys, temperature, top_k, top_p)
         at = jnp.where(s.active, s.length, n_slots)
@@ -110,7 +111,7 @@ def run(
             tokens=tokens,
             length=length,
             limit=jnp.where(stopped, length, s.limit),
-            cache=cache.replace(length=s.cache.length + s.active),
+            cache=cache,
         )
 
     def full(s: Rows) -> Array:
@@ -122,34 +123,27 @@ def run(
         One row at a time, so that rows that fill up at different times cost nothing to each other.
         """
         row = jnp.argmax(full(s))
-        cache = s.cache
-        if n_kept:
-            window = lax.dynamic_slice(s.tokens, (row, s.length[row] - 1 - n_kept), (1, n_kept))
-            _, read = decode(window, KVCache.empty(config, 1, n_kept))
-            cache = cache.replace(
-                keys=tuple(_set_row(old, new, row) for old, new in zip(cache.keys, read.keys, strict=True)),
-                values=tuple(_set_row(old, new, row) for old, new in zip(cache.values, read.values, strict=True)),
-            )
-        return s.replace(cache=cache.replace(length=cache.length.at[row].set(n_kept)))
+        if not n_kept:
+            return s.replace(cache=s.cache.replace(length=s.cache.length.at[row].set(0)))
+        window = lax.dynamic_slice(s.tokens, (row, s.length[row] - 1 - n_kept), (1, n_kept))
+        _, read = decode(window, empty_cache(config, 1, n_kept))
+        return s.replace(cache=s.cache.with_row(row, read))
 
     def until_full(s: Rows) -> Rows:
         s = lax.while_loop(lambda s: full(s).any(), slide, s)
         return lax.while_loop(lambda s: s.active.any() & ~full(s).any(), step, s)
 
-    def read_piece(i: Array, cache: KVCache) -> KVCache:
-        return decode(lax.dynamic_slice_in_dim(rows.tokens, i * PIECE, PIECE, axis=1), cache)[1]
+    def read_piece(i: Array, cache: Cache) -> Cache:
+        piece = lax.dynamic_slice_in_dim(rows.tokens, i * PIECE, PIECE, axis=1)
+        return decode(piece, cache, jnp.clip(rows.length - 1 - i * PIECE, 0, PIECE))[1]
 
-    # All but the last token of the longest prompt; what a shorter one has of padding is overwritten, and never seen.
+    # All but the last token of every prompt.
     n_pieces = (rows.length.max() - 1 + PIECE - 1) // PIECE
-    empty = KVCache.empty(config, n_rows, min(n_slots, -(-config.n_ctx // PIECE) * PIECE))
+    empty = empty_cache(config, n_rows, min(n_slots, -(-config.n_ctx // PIECE) * PIECE))
     cache = lax.fori_loop(0, n_pieces, read_piece, empty)
-    rows = rows.replace(cache=cache.replace(length=rows.length - 1))
+    rows = rows.replace(cache=cache)
     body = until_full if n_slots > config.n_ctx else step
     return lax.while_loop(lambda s: s.active.any(), body, rows).replace(cache=None)
-
-
-def _set_row(cache: Array, new: Array, row: Array) -> Array:
-    return lax.dynamic_update_slice(cache, new, (row, 0, 0, 0))
 
 
 def _ends_with(tokens: Array, start: Array, end: Array, sequences: Array) -> Array:

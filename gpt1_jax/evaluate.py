@@ -157,7 +157,7 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
         names = _splits(config, spec)
     model, params, tokenizer = load_pretrained(checkpoint, step=config.step)
     mesh = make_mesh(config.mesh)
-    check_mesh(mesh, batch_size=config.batch_size, n_head=model.config.n_head, n_embd=model.config.n_embd)
+    check_mesh(mesh, batch_size=config.batch_size, **model.config.mesh_sizes)
     params = place(params, param_shardings(model, mesh))
     if config.predictions:
         agreement.on_first(lambda: make_directory(Path(config.predictions), "predictions"))

@@ -129,9 +129,12 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
     check_adapt(config, adapted_in)
     mesh = make_mesh(config.mesh)
     start = _starting_point(config, init_from)
-    drawn = [i for i in range(start.config.n_layer) if f"h_{i}" not in (start.params or {})]
+    drawn = [name for name in start.config.trunk_names if name not in (start.params or {})]
     if config.freeze != "none" and drawn:
-        logging.warning("freeze=%r: %d blocks were not trained and stay as they are drawn", config.freeze, len(drawn))
+        what = "the LSTM was not trained and stays as it is drawn"
+        if start.config.trunk != "lstm":
+            what = f"{len(drawn)} blocks were not trained and stay as they are drawn"
+        logging.warning("freeze=%r: %s", config.freeze, what)
     check_sizes(config, start.config, mesh)
     examples = load_examples(spec)
     if "train" not in examples:
@@ -297,7 +300,7 @@ def jit_step(
 
     Runs that differ only in their rates, in lambda or in their length get the very same.
     """
-    sharded = is_sharded(config.mesh, mesh, model.config.n_embd, few_moments=config.freeze != "none")
+    sharded = is_sharded(config.mesh, mesh, model.config.shared_width, few_moments=config.freeze != "none")
     optimizer = (_without_schedule(config.optimizer), config.freeze, model, sharded)
     how = (config.loss, config.accumulation_steps, config.mesh.gradient_dtype)
     step = _compiled_train_step(*optimizer, *how, mesh, config.lm_coef > 0)

@@ -31,12 +31,16 @@ def train_flops_per_token(
 
     Matrix products only, multiply and add counted as two, backward as twice the forward; attention counts the whole
     [length, length] square, as a kernel without causal skipping computes it. Without the language-model loss there is
-    no product with the vocabulary, and the weights of a frozen trunk have no gradients of their own.
+    no product with the vocabulary, and the weights of a frozen trunk have no gradients of their own. An LSTM has two
+    kernels for each of its four gates, and the projection.
     """
-    d = config.n_embd
-    weights, attention = 2 * 12 * d * d, 2 * 2 * length * d
+    d, u = config.n_embd, config.lstm_units
+    if config.trunk == "lstm":
+        weights, attention = 2 * (4 * u * (d + u) + u * d), 0
+    else:
+        weights, attention = 2 * 12 * d * d * config.n_layer, 2 * 2 * length * d * config.n_layer
     head = 2 * d * config.n_rows if with_lm else 0
-    return config.n_layer * ((2.0 if frozen_trunk else 3.0) * weights + 3.0 * attention) + 3.0 * head
+    return (2.0 if frozen_trunk else 3.0) * weights + 3.0 * attention + 3.0 * head
 
 
 @functools.cache

@@ -4,7 +4,9 @@
     n   = LayerNorm(h_l + attention(h_l));   h_{l+1} = LayerNorm(n + mlp(n)),   l = 0 .. n_layer - 1
     P(next token) = softmax(h_n W_e^T)                     P(label) = softmax(h_n[extract] W_y)
 
-Shapes: B batch, C streams of one example, L length, S cache slots, D n_embd, H heads, V vocabulary, R table rows.
+With `trunk="lstm"` an LSTM stands in place of the blocks (lstm.py); all else is the same.
+
+Shapes: B batch, C streams of one example, L length, D n_embd, V vocabulary, R table rows.
 `python -m gpt1_jax.model` prints the parameters of the paper's model.
 """
 
@@ -14,42 +16,20 @@ import math
 from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from gpt1_jax.block import INIT_STD, Context, linear, make_block
+from gpt1_jax.caches import Cache, KVCache, LSTMCache
 from gpt1_jax.dropout import Dropout, dropout_site
 from gpt1_jax.errors import InputError
+from gpt1_jax.lstm import LSTM
 from gpt1_jax.model_config import N_SPECIAL, GPT1Config, ReadOut
 from gpt1_jax.precision import matmul_precision
 from gpt1_jax.sharding import constrain, look_up
 
 __all__ = ["GPT1", "GPT1Config", "KVCache", "ReadOut", "count_parameters", "param_shapes"]
-
-
-@flax.struct.dataclass
-class KVCache:
-    """Keys and values of the tokens seen so far.
-
-    Attributes:
-      keys: one [B, H, S, head_dim] per layer; row b holds its token t at slot t. Heads come before slots because the
-        products over the cache want them so: no step has to transpose the cache.
-      values: likewise.
-      length: int32 [B], tokens held by each row; slots from there on are free.
-    """
-
-    keys: tuple[Array, ...]
-    values: tuple[Array, ...]
-    length: Array
-
-    @classmethod
-    def empty(cls, config: GPT1Config, batch_size: int, n_slots: int | None = None) -> KVCache:
-        """A cache of `n_slots` (default: n_ctx) free slots for each of `batch_size` rows."""
-        shape = (batch_size, config.n_head, n_slots or config.n_ctx, config.head_dim)
-        layers = tuple(jnp.zeros(shape, config.dtype) for _ in range(config.n_layer))
-        return cls(keys=layers, values=layers, length=jnp.zeros((batch_size,), jnp.int32))
 
 
 class GPT1(nn.Module):
@@ -63,7 +43,7 @@ class GPT1(nn.Module):
     readout: ReadOut | None = None
 
     def setup(self) -> None:
-        """Tied token table, position table, blocks and, with a readout, the task head."""
+        """Tied token table, position table, blocks or LSTM and, with a readout, the task head."""
         c = self.config
         if self.readout is not None and self.readout.read_at == "extract" and c.n_special != N_SPECIAL:
             raise InputError(
@@ -72,7 +52,10 @@ class GPT1(nn.Module):
             )
         self.tokens_embed = Embedding(c.padded_rows, c.n_rows, c.n_embd, "vocab")
         self.positions_embed = Embedding(c.n_ctx, c.n_ctx, c.n_embd, None)
-        self.h = [make_block(c) for _ in range(c.n_layer)]
+        if c.trunk == "lstm":
+            self.lstm = LSTM(c)
+        else:
+            self.h = [make_block(c) for _ in range(c.n_layer)]
         if self.readout is not None:
             self.clf = linear(c, self.readout.n_outputs, ("embed", None), use_bias=c.clf_bias)
 
@@ -140,33 +123,38 @@ class GPT1(nn.Module):
         x, table = self._embed(tokens, positions, context)
         return self._trunk(x, context), table
 
-    def decode(self, tokens: Array, cache: KVCache) -> tuple[Array, KVCache]:
+    def decode(self, tokens: Array, cache: Cache, lengths: Array | None = None) -> tuple[Array, Cache]:
         """Appends tokens to the cache: hidden states [B, L, D] of the new tokens, and the cache that holds them.
 
         Args:
-          tokens: int32 [B, L]; token i of row b goes to position and slot `cache.length[b] + i`. A row shorter than L
-            is padded on the right; its caller then sets `length` back, and the padding is never seen.
-          cache: keys and values of the tokens before; there must be room for L more.
+          tokens: int32 [B, L]; token i of row b goes to position and slot `cache.length[b] + i`.
+          cache: what is remembered of the tokens before, see `caches.empty_cache`; there must be room for L more.
+          lengths: int32 [B], how many of a row's tokens are real; the padding after them is never seen. Default: all.
 
         Returns:
-          hidden states [B, L, D] and the cache, `length` L higher.
+          hidden states [B, L, D], those of padding without meaning, and the cache, its `length` higher by `lengths`.
         """
         n_tokens = tokens.shape[1]
-        slots = cache.length[:, None] + jnp.arange(n_tokens)[None, :]
+        offsets = jnp.arange(n_tokens)[None, :]
+        slots = cache.length[:, None] + offsets
         context = Context(
             rows=jnp.arange(tokens.shape[0]),
-            kv_mask=None,
+            kv_mask=None if lengths is None else offsets < lengths[:, None],
             start=cache.length,
             deterministic=True,
         )
         # Padding may reach past the last position; its hidden states are never read.
         x, _ = self._embed(tokens, jnp.minimum(slots, self.config.n_ctx - 1), context)
+        length = cache.length + (n_tokens if lengths is None else lengths)
+        if isinstance(cache, LSTMCache):
+            x, (c, h) = self.lstm(x, context, cache.state)
+            return x, LSTMCache(c, h, length)
         keys, values = [], []
         for block, k, v in zip(self.h, cache.keys, cache.values, strict=True):
             x, (k, v) = block(x, context, (k, v))
             keys.append(k)
             values.append(v)
-        return x, KVCache(tuple(keys), tuple(values), cache.length + n_tokens)
+        return x, KVCache(tuple(keys), tuple(values), length)
 
     def output_table(self) -> Array:
         """The table [R, D] of the LM head without dropout, in the compute dtype."""
@@ -226,8 +214,10 @@ class GPT1(nn.Module):
 
     @nn.nowrap  # no level of its own among the names of the compiled program
     def _trunk(self, x_BxLxD: Array, context: Context) -> Array:
-        """All blocks, one after another."""
+        """All blocks, one after another, or the LSTM."""
         c = self.config
+        if c.trunk == "lstm":
+            return self.lstm(x_BxLxD, context)[0]
         if not c.scan_layers or c.n_layer == 0 or self.is_mutable_collection("intermediates") or self.is_initializing():
             for block in self.h:
                 x_BxLxD, _ = block(x_BxLxD, context)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from gpt1_jax.attention import check_kernel
+from gpt1_jax.attention import check_kernel, select_kernel
 from gpt1_jax.errors import InputError
 
 ROW_MULTIPLE = 128  # the token table is padded to whole tiles of this many rows, see `padded_rows`
@@ -24,6 +24,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": nn.relu,
     "swish": nn.swish,
 }
+TRUNKS = ("transformer", "lstm")
 REMAT_POLICIES: dict[str, Any] = {
     "none": None,
     "full": jax.checkpoint_policies.nothing_saveable,
@@ -54,6 +55,10 @@ class GPT1Config:
       remat: what the backward pass recomputes: "none", "full" (whole blocks) or "dots" (all but matrix products).
       scan_layers: training compiles one block for all layers, sooner, to a program that is slower and takes more memory
         (launch/README.md has both). Parameters and checkpoints are the same; the masks of dropout are other ones.
+      trunk: what is between the embeddings and the heads: "transformer", or "lstm", the paper's ablation (table 5, see
+        lstm.py). n_head, n_layer and attn_pdrop then say nothing, so that a config differs in the trunk alone;
+        activation, attention, remat and scan_layers have to be left as they are by default.
+      lstm_units: units U of the LSTM.
 
     Raises:
       InputError: a value is out of range or two do not fit each other.
@@ -77,17 +82,19 @@ class GPT1Config:
     dtype: str = "float32"
     remat: str = "none"
     scan_layers: bool = False
+    trunk: str = "transformer"
+    lstm_units: int = 2048
 
     def __post_init__(self) -> None:
         """Normalises dtype and checks every field."""
         with contextlib.suppress(TypeError):  # no dtype at all: refused below
             object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
-        for name in ("vocab_size", "n_ctx", "n_embd", "n_head"):
+        for name in ("vocab_size", "n_ctx", "n_embd", "n_head", "lstm_units"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}={getattr(self, name)} must be at least 1")
         if self.n_layer < 0:
             raise InputError(f"n_layer={self.n_layer} must be at least 0")
-        if self.n_embd % self.n_head:
+        if self.trunk != "lstm" and self.n_embd % self.n_head:
             fits = [h for h in range(1, self.n_embd + 1) if self.n_embd % h == 0 and h <= 64]
             raise InputError(
                 f"n_embd={self.n_embd} is not divisible by n_head={self.n_head}; use a multiple of {self.n_head} "
@@ -102,11 +109,52 @@ class GPT1Config:
             "embedding_dropout": ("output", "table"),
             "dtype": ("float32", "bfloat16"),
             "remat": tuple(REMAT_POLICIES),
+            "trunk": TRUNKS,
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name}={getattr(self, name)!r} is unknown; use one of {list(allowed)}")
         check_kernel(self.attention)
+        self._check_trunk()
+
+    def _check_trunk(self) -> None:
+        """Refuses what the trunk would not heed."""
+        if self.trunk == "transformer" and self.lstm_units != GPT1Config.lstm_units:
+            raise InputError(f"lstm_units={self.lstm_units} is of an LSTM; set trunk='lstm' as well, or leave it out")
+        for name in ("activation", "attention", "remat", "scan_layers"):
+            value, default = getattr(self, name), getattr(GPT1Config, name)
+            if self.trunk == "lstm" and value != default:
+                raise InputError(
+                    f"{name}={value!r} is of the Transformer's blocks, and trunk='lstm' has none; leave {name} out "
+                    f"({default!r})"
+                )
+
+    @property
+    def trunk_names(self) -> tuple[str, ...]:
+        """The parameters of the trunk by name, from the embeddings up."""
+        return ("lstm",) if self.trunk == "lstm" else tuple(f"h_{i}" for i in range(self.n_layer))
+
+    @property
+    def trunk_summary(self) -> str:
+        """The trunk in words."""
+        if self.trunk == "lstm":
+            return f"an LSTM of {self.lstm_units:,} units"
+        return f"{self.n_layer} layers, {self.n_head} heads"
+
+    @property
+    def mesh_sizes(self) -> dict[str, int]:
+        """What has to divide over a mesh, see `sharding.check_mesh`."""
+        own = {"lstm_units": self.lstm_units} if self.trunk == "lstm" else {"n_head": self.n_head}
+        return {"n_embd": self.n_embd, **own}
+
+    @property
+    def shared_width(self) -> int:
+        """A number that divides the axis "embed" of every matrix (see sharding.py)."""
+        return math.gcd(self.n_embd, self.lstm_units) if self.trunk == "lstm" else self.n_embd
+
+    def attention_kernel(self, length: int) -> str:
+        """The kernel for rows of `length` tokens where the current mesh is; "none" if there is no attention."""
+        return "none" if self.trunk == "lstm" else select_kernel(self.attention, length, self.head_dim)
 
     @property
     def head_dim(self) -> int:
@@ -122,9 +170,9 @@ class GPT1Config:
     def padded_rows(self) -> int:
         """Rows of the token table as stored: `n_rows` rounded up to whole tiles that any divisor of `n_head` divides.
 
-        So `tensor` can be each of them, and the table is the same on every mesh.
+        So `tensor` can be each of them, and the table is the same on every mesh. An LSTM has no heads.
         """
-        multiple = math.lcm(ROW_MULTIPLE, self.n_head)
+        multiple = ROW_MULTIPLE if self.trunk == "lstm" else math.lcm(ROW_MULTIPLE, self.n_head)
         return math.ceil(self.n_rows / multiple) * multiple
 
     @property

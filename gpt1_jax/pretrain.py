@@ -258,7 +258,7 @@ def jit_step(
 ) -> tuple[optax.GradientTransformationExtraArgs, TrainStep]:
     """The optimizer and the update over the mesh: what `run` trains with and launch/compile.py compiles."""
     optimizer, layout = make_optimizer(config.optimizer), None
-    if is_sharded(config.mesh, mesh, model.config.n_embd):
+    if is_sharded(config.mesh, mesh, model.config.shared_width):
         optimizer, layout = sharded_over_data(optimizer), data_layout(model)
     step = make_train_step(
         lm_objective(model, config.loss),

@@ -17,7 +17,6 @@ from absl import logging
 from jax.sharding import Mesh
 
 from gpt1_jax import agreement
-from gpt1_jax.attention import select_kernel
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.config import to_dict
 from gpt1_jax.data.windows import prefetch
@@ -60,8 +59,7 @@ def check_sizes(config: Any, model: GPT1Config, mesh: Mesh) -> None:
     check_mesh(
         mesh,
         batch_size=config.batch_size,
-        n_head=model.n_head,
-        n_embd=model.n_embd,
+        **model.mesh_sizes,
         accumulation_steps=config.accumulation_steps,
         shard_optimizer=config.mesh.shard_optimizer,
     )
@@ -137,10 +135,11 @@ def describe_run(
 ) -> None:
     """Prints what is about to happen, and warns where nothing is learned."""
     with jax.set_mesh(mesh):
-        kernel = select_kernel(model.attention, model.n_ctx, model.head_dim)
+        kernel = model.attention_kernel(model.n_ctx)
     shape = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
     shape += ", optimizer sharded" * shard_optimizer
-    logging.info("mesh %s; attention %s", shape, kernel + " (auto)" * (model.attention == "auto"))
+    how = f"attention {kernel}{' (auto)' * (model.attention == 'auto')}"
+    logging.info("mesh %s; %s", shape, model.trunk_summary if model.trunk == "lstm" else how)
     logging.info("%d updates; %s", n_steps, ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in numbers.items()))
     if n_steps == 1 and not learning_rate(0):
         logging.warning(

@@ -27,7 +27,7 @@ GRADIENT_DTYPES = ("auto", "float32", "bfloat16")
 
 RULES: dict[str, str | tuple[str, ...] | None] = {
     "batch": ("data", "fsdp"),
-    "embed": "fsdp",  # width of a parameter; activations keep their width whole
+    "embed": "fsdp",  # width of a parameter, of an LSTM's recurrent kernels its units; activations stay whole
     "embed_over_data": ("fsdp", "data"),  # width of a moment, see zero.py
     "vocab": "tensor",
     "heads": "tensor",
@@ -107,6 +107,7 @@ def check_mesh(
     batch_size: int,
     n_head: int | None = None,
     n_embd: int | None = None,
+    lstm_units: int | None = None,
     accumulation_steps: int = 1,
     shard_optimizer: bool | None = None,
 ) -> None:
@@ -134,15 +135,21 @@ def check_mesh(
         raise InputError(
             f"mesh tensor={mesh.shape['tensor']} does not divide n_head={n_head}; use one of {_divisors(n_head)}"
         )
-    if n_embd is not None and n_embd % mesh.shape["fsdp"]:
+    if lstm_units is not None and mesh.shape["tensor"] > 1:
         raise InputError(
-            f"mesh fsdp={mesh.shape['fsdp']} does not divide n_embd={n_embd}; use one of {_divisors(n_embd)}"
+            f"mesh tensor={mesh.shape['tensor']}: an LSTM (trunk='lstm') has no heads to share out; use tensor=1, with "
+            "data or fsdp for the devices"
         )
-    if n_embd is not None and shard_optimizer and n_embd % n_rows:
-        raise InputError(
-            f"mesh shard_optimizer=True: data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']} = {n_rows} does not "
-            f"divide n_embd={n_embd}; use a product among {_divisors(n_embd)}, or shard_optimizer=False"
-        )
+    for name, width in (("n_embd", n_embd), ("lstm_units", lstm_units)):
+        if width is not None and width % mesh.shape["fsdp"]:
+            raise InputError(
+                f"mesh fsdp={mesh.shape['fsdp']} does not divide {name}={width}; use one of {_divisors(width)}"
+            )
+        if width is not None and shard_optimizer and width % n_rows:
+            raise InputError(
+                f"mesh shard_optimizer=True: data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']} = {n_rows} does not "
+                f"divide {name}={width}; use a product among {_divisors(width)}, or shard_optimizer=False"
+            )
 
 
 def _divisors(n: int) -> list[int]:

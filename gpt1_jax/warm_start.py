@@ -16,8 +16,11 @@ from gpt1_jax.model_config import N_SPECIAL, GPT1Config, ReadOut
 from gpt1_jax.pretrained import Params, check_tokenizer, format_of, load_pretrained, slice_positions
 from gpt1_jax.tokenizers import Tokenizer
 
-ARCHITECTURE = ("vocab_size", "n_embd", "n_head", "n_layer", "activation")
-"""What the weights were trained as; everything else about a `GPT1Config` may differ where they are used."""
+ARCHITECTURE = {
+    "transformer": ("trunk", "vocab_size", "n_embd", "n_head", "n_layer", "activation"),
+    "lstm": ("trunk", "vocab_size", "n_embd", "lstm_units"),
+}
+"""Trunk -> what its weights were trained as; everything else about a `GPT1Config` may differ where they are used."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +49,8 @@ class ModelOptions:
     dtype: str | None = None
     remat: str | None = None
     scan_layers: bool | None = None
+    trunk: str | None = None
+    lstm_units: int | None = None
 
     @classmethod
     def of(cls, config: GPT1Config) -> ModelOptions:
@@ -107,7 +112,7 @@ def starting_point(
       seed: of the special rows.
       n_transfer: how many blocks are taken over, the first ones, beside the embeddings (paper, figure 2 left; the
         official code's `--n_transfer`). None takes all, 0 the embeddings only, and -1 nothing but the architecture and
-        the tokenizer.
+        the tokenizer. An LSTM counts as one block.
 
     Raises:
       InputError: an option contradicts the weights, or there is no tokenizer to train from scratch with.
@@ -138,7 +143,7 @@ def pretrained_start(options: ModelOptions, init_from: str | os.PathLike[str]) -
     n_head = options.n_head if format_of(init_from) == "openai" else None  # which that folder does not say
     model, params, tokenizer = load_pretrained(init_from, n_head=n_head)
     given = options.given()
-    for name in ARCHITECTURE:
+    for name in ARCHITECTURE[model.config.trunk]:
         if name in given and given[name] != getattr(model.config, name):
             raise InputError(
                 f"model.{name}={given[name]!r} contradicts {init_from}, whose weights have "
@@ -178,10 +183,12 @@ def without_head(params: Params) -> Params:
 
 def _transfer(start: StartingPoint, n_transfer: int, init_from: str | os.PathLike[str]) -> StartingPoint:
     """Keeps the embeddings and the first blocks, or nothing; a task head stays with the last block."""
-    n_layer = start.config.n_layer
+    names = start.config.trunk_names
+    n_layer = len(names)
     if not -1 <= n_transfer <= n_layer:
+        has = "an LSTM, which counts as 1 block" if start.config.trunk == "lstm" else f"{n_layer} blocks"
         raise InputError(
-            f"n_transfer={n_transfer}: {init_from} has {n_layer} blocks; use 0 to {n_layer}, or -1 for nothing at all"
+            f"n_transfer={n_transfer}: {init_from} has {has}; use 0 to {n_layer}, or -1 for nothing at all"
         )
     if n_transfer == -1:
         logging.info("nothing is taken over from %s but its architecture and its tokenizer", init_from)
@@ -194,7 +201,7 @@ def _transfer(start: StartingPoint, n_transfer: int, init_from: str | os.PathLik
     )
     if n_transfer == n_layer:
         return start
-    kept = ("tokens_embed", "positions_embed", *(f"h_{i}" for i in range(n_transfer)))
+    kept = ("tokens_embed", "positions_embed", *names[:n_transfer])
     return start._replace(params={name: start.params[name] for name in kept}, readout=None)
 
 

@@ -25,7 +25,7 @@ OVER_DATA = {"embed": "embed_over_data"}
 """Logical axis of a parameter -> that of its part. Every matrix has it; biases of heads and of the MLP are small."""
 
 
-def is_sharded(config: MeshConfig, mesh: Mesh, n_embd: int, *, few_moments: bool = False) -> bool:
+def is_sharded(config: MeshConfig, mesh: Mesh, width: int, *, few_moments: bool = False) -> bool:
     """Whether the optimizer is sharded over `data`: what `config.shard_optimizer` says, and with None where it can be.
 
     The TPU compiler's estimates speak for it, see launch/README.md.
@@ -33,13 +33,13 @@ def is_sharded(config: MeshConfig, mesh: Mesh, n_embd: int, *, few_moments: bool
     Args:
       config: of the mesh.
       mesh: the devices.
-      n_embd: columns of every matrix, which the copies share.
+      width: what the copies share of every matrix: n_embd, see `GPT1Config.shared_width`.
       few_moments: most parameters are frozen, so that there is nothing to share.
     """
     if config.shard_optimizer is not None:
         return config.shard_optimizer
     n_parts = mesh.shape["data"] * mesh.shape["fsdp"]
-    return mesh.shape["data"] > 1 and n_embd % n_parts == 0 and not few_moments
+    return mesh.shape["data"] > 1 and width % n_parts == 0 and not few_moments
 
 
 class ShardedOverData(optax.GradientTransformationExtraArgs):

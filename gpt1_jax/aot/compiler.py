@@ -19,7 +19,6 @@ from gpt1_jax.aot.collectives import SEND, Collective, find_collectives
 from gpt1_jax.aot.kernel_floor import kernel_floor_ms
 from gpt1_jax.aot.programs import Program, make_program
 from gpt1_jax.aot.topologies import Topology, topology_devices
-from gpt1_jax.attention import select_kernel
 from gpt1_jax.errors import InputError
 from gpt1_jax.model import count_parameters
 from gpt1_jax.version import __version__
@@ -46,7 +45,7 @@ class Report:
       dtype: of the computation.
       parameters: trainable ones, padding not counted.
       embd_pdrop: dropout rate of the embeddings; the other rates likewise.
-      attention: the kernel that "auto" or the config chose.
+      attention: the kernel that "auto" or the config chose; "none" of an LSTM.
       accumulation_steps: micro-batches.
       remat: what the backward pass recomputes.
       scan_layers: one block was compiled for all layers.
@@ -176,7 +175,7 @@ def describe(program: Program, topology: Topology, text: str, memory: Any, secon
     collectives = find_collectives(module, mesh)
     floors = [_floor_ms(one, topology) for one in collectives]
     with jax.set_mesh(program.mesh):
-        attention = select_kernel(model.attention, program.batch_shape[-1], model.head_dim)
+        attention = model.attention_kernel(program.batch_shape[-1])
     flops = program.flops / topology.n_chips
     moved = memory.argument_size_in_bytes + memory.output_size_in_bytes
     return Report(

@@ -13,7 +13,6 @@ import optax
 from jax.sharding import Mesh
 
 from gpt1_jax import pretrain
-from gpt1_jax.attention import select_kernel
 from gpt1_jax.benchmark.settings import Settings
 from gpt1_jax.benchmark.timing import Contestant
 from gpt1_jax.flops import train_flops_per_token
@@ -90,7 +89,7 @@ def how_it_runs(model: GPT1, mesh: Mesh) -> str:
     """What the config stands for on these devices, in words."""
     c = model.config
     with jax.set_mesh(mesh):
-        attention = select_kernel(c.attention, c.n_ctx, c.head_dim)
+        attention = c.attention_kernel(c.n_ctx)
     sizes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
     return (
         f"{c.dtype}, attention {attention}, dropout {c.embd_pdrop:g} {c.attn_pdrop:g} {c.resid_pdrop:g} (embeddings, "

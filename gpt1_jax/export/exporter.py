@@ -21,7 +21,7 @@ from gpt1_jax.export.programs import PLATFORMS, Program, flatten, lm_programs, t
 from gpt1_jax.export.standalone import predict as standalone
 from gpt1_jax.files import make_directory, write_json
 from gpt1_jax.mirror import copy_of
-from gpt1_jax.model import GPT1, count_parameters
+from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.pretrained import Params, load_pretrained
 from gpt1_jax.tasks.spec import FIELDS
 from gpt1_jax.tasks.transforms import SpecialTokens
@@ -125,8 +125,8 @@ def run(
     if model.readout is not None and head == "lm":
         params = {name: value for name, value in params.items() if name != "clf"}
         model = GPT1(model.config)
-    # The one kernel that is no custom call, and so runs everywhere and keeps.
-    model = GPT1(dataclasses.replace(model.config, attention="xla", remat="none"), model.readout)
+    if model.config.trunk == "transformer":  # the one kernel that is no custom call, and so runs everywhere and keeps
+        model = GPT1(dataclasses.replace(model.config, attention="xla", remat="none"), model.readout)
     programs = lm_programs(model) if model.readout is None else (task_program(model),)
     make_directory(target, "target")
     try:
@@ -195,13 +195,19 @@ def _describe(source: str, model: GPT1) -> dict[str, Any]:
         "special_tokens": dataclasses.asdict(SpecialTokens.after(config.vocab_size)) if special else {},
         "vocab_size": config.vocab_size,
         "n_ctx": config.n_ctx,
-        "n_layer": config.n_layer,
-        "n_head": config.n_head,
-        "head_dim": config.head_dim,
+        "trunk": config.trunk,
+        **_cache_sizes(config),
         "dtype": config.dtype,
         "n_parameters": count_parameters(config, readout),
         "params": PARAMS,
     }
+
+
+def _cache_sizes(config: GPT1Config) -> dict[str, int]:
+    """What predict.py makes an empty cache of."""
+    if config.trunk == "lstm":
+        return {"lstm_units": config.lstm_units}
+    return {"n_layer": config.n_layer, "n_head": config.n_head, "head_dim": config.head_dim}
 
 
 def save_tokenizer(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:

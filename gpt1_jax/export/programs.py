@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from flax import traverse_util
 from jax import Array, export
 
+from gpt1_jax.caches import Cache, KVCache, LSTMCache
 from gpt1_jax.losses import mask_answers
-from gpt1_jax.model import GPT1, KVCache, param_shapes
+from gpt1_jax.model import GPT1, param_shapes
 from gpt1_jax.pretrained import Params
 from gpt1_jax.scores import predicted_scores
 
@@ -86,8 +87,8 @@ def task_program(model: GPT1) -> Program:
 
 
 def lm_programs(model: GPT1) -> tuple[Program, Program]:
-    """The logits of whole texts, and a step of generation over cached keys and values."""
-    config = model.config
+    """The logits of whole texts, and a step of generation over what is cached: keys and values, or an LSTM's state."""
+    config, is_lstm = model.config, model.config.trunk == "lstm"
 
     def logits(params: FlatParams, tokens: Array) -> Array:
         return _apply(model, params, lambda m: m(tokens))[..., : config.vocab_size]
@@ -101,27 +102,35 @@ def lm_programs(model: GPT1) -> tuple[Program, Program]:
         tokens: Array,
         lengths: Array,
         start: Array,
-        keys: tuple[Array, ...],
-        values: tuple[Array, ...],
-    ) -> tuple[Array, tuple[Array, ...], tuple[Array, ...]]:
-        def forward(m: GPT1) -> tuple[Array, KVCache]:
-            h, cache = m.decode(tokens, KVCache(keys, values, start))
+        *cached: tuple[Array, ...],
+    ) -> tuple[Array, ...]:
+        def forward(m: GPT1) -> tuple[Array, Cache]:
+            cache = LSTMCache(cached[0][0], cached[1][0], start) if is_lstm else KVCache(*cached, start)
+            h, cache = m.decode(tokens, cache, lengths)
             last = jnp.take_along_axis(h, lengths[:, None, None] - 1, axis=1)[:, 0]
             return m.lm_logits(last), cache
 
         out, cache = _apply(model, params, forward)
-        return out[:, : config.vocab_size], cache.keys, cache.values
+        new = ((cache.c,), (cache.h,)) if is_lstm else (cache.keys, cache.values)
+        return out[:, : config.vocab_size], *new
 
-    b, n_tokens, s = export.symbolic_shape("b, l, s", constraints=["l <= s", f"s <= {config.n_ctx}"])
-    slots = jax.ShapeDtypeStruct((b, config.n_head, s, config.head_dim), jnp.dtype(config.dtype))
+    if is_lstm:
+        b, n_tokens = export.symbolic_shape("b, l", constraints=[f"l <= {config.n_ctx}"])
+        state = (jax.ShapeDtypeStruct((b, config.lstm_units), jnp.float32),)
+        cached = {"c": state, "h": state}
+        what = "c and h after it, which count as zero where start is 0"
+    else:
+        b, n_tokens, s = export.symbolic_shape("b, l, s", constraints=["l <= s", f"s <= {config.n_ctx}"])
+        slots = jax.ShapeDtypeStruct((b, config.n_head, s, config.head_dim), jnp.dtype(config.dtype))
+        cached = {"keys": (slots,) * config.n_layer, "values": (slots,) * config.n_layer}
+        what = "keys and values with the tokens in them"
     arguments = {
         "tokens": jax.ShapeDtypeStruct((b, n_tokens), jnp.int32),
         "lengths": jax.ShapeDtypeStruct((b,), jnp.int32),
         "start": jax.ShapeDtypeStruct((b,), jnp.int32),
-        "keys": (slots,) * config.n_layer,
-        "values": (slots,) * config.n_layer,
+        **cached,
     }
-    returns = "logits float32 [b, V] after the last of the tokens; keys and values with the tokens in them"
+    returns = f"logits float32 [b, V] after the last of the tokens; {what}"
     return whole, Program("decode", decode, arguments, returns)
 
 

@@ -31,7 +31,7 @@ from gpt1_jax.interop.huggingface_config import (
     read_readout,
 )
 from gpt1_jax.interop.huggingface_layout import HEADS, MULTIPLE_CHOICE, SCORE, TABLE, TRUNK, Entry, layout
-from gpt1_jax.interop.openai import TreePath
+from gpt1_jax.interop.openai import TreePath, check_blocks
 from gpt1_jax.interop.tensor_files import WEIGHT_FILES, StoredTensor, open_tensors
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 
@@ -96,6 +96,7 @@ def save_huggingface(path: str | os.PathLike[str], model: GPT1, params: Mapping[
     Raises:
       InputError: no class there computes what this model computes, or the folder holds a model.
     """
+    check_blocks(model.config, "transformers' GPT-1")
     path = Path(path)
     config, readout = model.config, model.readout
     leaves = {path: np.asarray(leaf) for path, leaf in flatten_dict(params).items()}

@@ -25,6 +25,19 @@ from gpt1_jax.model import GPT1Config, ReadOut, param_shapes
 TreePath = tuple[str, ...]
 
 
+def check_blocks(config: GPT1Config, whose: str) -> None:
+    """Refuses a model without the blocks that the formats of other programs are made for.
+
+    Raises:
+      InputError: it is an LSTM.
+    """
+    if config.trunk != "transformer":
+        raise InputError(
+            f"trunk={config.trunk!r}: {whose} has a place for the Transformer's blocks and nothing else; use "
+            "format='gpt1_jax'"
+        )
+
+
 def params_from_official(
     get: Callable[[str], np.ndarray], config: GPT1Config, readout: ReadOut | None = None
 ) -> dict[str, Any]:

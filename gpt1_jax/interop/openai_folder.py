@@ -24,7 +24,7 @@ from absl import logging
 
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import make_directory, similar, write_atomically
-from gpt1_jax.interop.openai import params_from_official, params_to_official
+from gpt1_jax.interop.openai import check_blocks, params_from_official, params_to_official
 from gpt1_jax.interop.openai_shards import COPY_AGAIN, Shard, find_shards, read_shards, write_shards
 from gpt1_jax.model import GPT1Config, param_shapes
 
@@ -99,12 +99,13 @@ def save_openai(path: str | os.PathLike[str], config: GPT1Config, params: Mappin
       params: its parameters, float32.
 
     Raises:
-      InputError: the folder has such files or cannot be made; `params` are not those of `config`, not float32 or not
-        finite. Nothing is written then.
+      InputError: the model is an LSTM; the folder has such files or cannot be made; `params` are not those of
+        `config`, not float32 or not finite. Nothing is written then.
     """
     folder = Path(path)
     if (taken := openai_folder(folder)) is not None:
         raise InputError(f"path={str(path)!r}: {taken} has weights in OpenAI's layout already; choose a new folder")
+    check_blocks(config, "OpenAI's layout")
     _check_params(config, params)
     official = params_to_official(params, config)
     tables = official.pop("model/we")

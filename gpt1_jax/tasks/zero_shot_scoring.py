@@ -146,7 +146,7 @@ def score_candidates(
     _check_candidates(candidates, config.n_ctx, config.n_rows)
     if mesh is None:
         mesh = make_mesh(MeshConfig(data=1), devices=jax.local_devices()[:1])
-    check_mesh(mesh, batch_size=batch_size, n_head=config.n_head, n_embd=config.n_embd)
+    check_mesh(mesh, batch_size=batch_size, **config.mesh_sizes)
     lengths = np.array([len(candidate.tokens) for candidate in candidates])
     if buckets is None:
         buckets = choose_buckets(lengths, config.n_ctx)

@@ -234,7 +234,8 @@ class LanguageModel(_Model):
 
     def _read(self, news: Sequence[Ids], start: Sequence[int], cache: Any) -> tuple[np.ndarray, Any]:
         """Logits [rows, V] after the new tokens of every row, the first of them at slot `start` of the cache."""
-        n_rows, _, n_slots, _ = cache[0][0].shape
+        n_rows, *slots = cache[0][0].shape  # [rows, heads, slots, head_dim]; of an LSTM [rows, units]
+        n_slots = slots[1] if len(slots) == 3 else self.card["n_ctx"]
         longest = max(map(len, news))
         tokens = np.zeros((n_rows, 1 if longest == 1 else _padded(longest, n_slots)), np.int32)
         lengths, at = np.ones(n_rows, np.int32), np.zeros(n_rows, np.int32)
@@ -244,8 +245,10 @@ class LanguageModel(_Model):
         return np.asarray(logits)[: len(news)], cache
 
     def _empty_cache(self, n_rows: int, room: int) -> Any:
-        card = self.card
-        shape = (_padded(n_rows, n_rows * 2, 1), card["n_head"], _padded(room, card["n_ctx"]), card["head_dim"])
+        card, rows = self.card, _padded(n_rows, n_rows * 2, 1)
+        if card["trunk"] == "lstm":
+            return [(jnp.zeros((rows, card["lstm_units"]), "float32"),) for _ in range(2)]
+        shape = (rows, card["n_head"], _padded(room, card["n_ctx"]), card["head_dim"])
         return [tuple(jnp.zeros(shape, card["dtype"]) for _ in range(card["n_layer"])) for _ in range(2)]
 
 

@@ -1,0 +1,115 @@
+"""The LSTM in place of the blocks (paper, section 5, table 5): "a single layer 2048 unit LSTM using the same framework".
+
+    i_t, f_t, o_t = sigmoid(W x_t + U h_t-1 + b),  g_t = tanh(W x_t + U h_t-1 + b), each with W, U and b of its own
+    c_t = f_t c_t-1 + i_t g_t;   h_t = o_t tanh(c_t);   out_t = P dropout(h_t) + b_P
+
+The cell is Flax's. What the paper leaves open is settled so:
+
+- x_t is what the first block would read: the embeddings of the token and of its position, with their dropout.
+- The tied head wants n_embd numbers, so that the units are projected by P.
+- Dropout falls on the embeddings (`embd_pdrop`) and on what leaves the units (`resid_pdrop`), before P, since W_y drops
+  what comes after it; nothing is dropped between two steps, as Zaremba et al. (2014) found best.
+- W, U and b start as Flax has them: LeCun's normal distribution, orthogonal, zero. The paper's N(0, 0.02) is for layers
+  between LayerNorms, of which there are none here: with 2048 units it would let the gradient of U vanish less or more by
+  the number of units. P is a layer like the others and starts with N(0, 0.02).
+
+Shapes: B batch, L length, D n_embd, U lstm_units.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from gpt1_jax.block import Context, linear
+from gpt1_jax.dropout import dropout_site
+from gpt1_jax.model_config import GPT1Config
+from gpt1_jax.sharding import constrain
+
+State = tuple[Array, Array]
+"""c and h, float32 [B, U] each: what of all tokens so far the next step knows."""
+
+
+def zero_state(config: GPT1Config, batch_size: int) -> State:
+    """Before the first token."""
+    zeros = jnp.zeros((batch_size, config.lstm_units), jnp.float32)
+    return zeros, zeros
+
+
+class LSTM(nn.Module):
+    """One layer of `lstm_units`, and the projection of its output to n_embd."""
+
+    config: GPT1Config
+
+    def setup(self) -> None:
+        """The cell and the projection."""
+        self.cell = _make_cell(self.config)
+        self.c_proj = linear(self.config, self.config.n_embd, (None, "embed"))
+
+    def __call__(self, x_BxLxD: Array, context: Context, state: State | None = None) -> tuple[Array, State]:
+        """Reads the tokens one after another.
+
+        Args:
+          x_BxLxD: embeddings.
+          context: of the call. A token that its mask calls padding leaves the state as it was, on whichever side it is.
+          state: what came before; None: nothing.
+
+        Returns:
+          [B, L, D], and the state after the last real token of each row.
+        """
+        c = self.config
+        state = zero_state(c, x_BxLxD.shape[0]) if state is None else state
+        if self.is_initializing():
+            self.cell(state, x_BxLxD[:, 0])
+        units, state = self._run(x_BxLxD, context.kv_mask, state)
+        dropout = dropout_site(self, "units", c.resid_pdrop, context.rows, context.deterministic)
+        units = units if dropout is None else dropout(units)
+        return constrain(self.c_proj(units), "batch", None, None), state
+
+    @nn.nowrap
+    def _run(self, x_BxLxD: Array, real_BxL: Array | None, state: State) -> tuple[Array, State]:
+        """Every h_t, [B, L, U], and the last state."""
+        dtype = jnp.dtype(self.config.dtype)
+        cell = _make_cell(self.config, parent=None)
+        params = jax.tree.map(lambda x: _whole(x, dtype), nn.unbox(self.cell.variables["params"]))
+
+        def step(state: State, inputs: tuple[Array, Array | None]) -> tuple[State, Array]:
+            x, real = inputs
+            new, h = cell.apply({"params": params}, state, x)
+            if real is not None:
+                new = jax.tree.map(lambda after, before: jnp.where(real[:, None], after, before), new, state)
+            return new, h.astype(dtype)
+
+        xs = (x_BxLxD.swapaxes(0, 1), None if real_BxL is None else real_BxL.T)
+        # Flax's cell has no argument for it, see `precision.matmul_precision`.
+        exact = jax.default_matmul_precision("highest") if dtype == jnp.float32 else contextlib.nullcontext()
+        with exact:
+            state, units = jax.lax.scan(step, tuple(constrain(x, "batch", None) for x in state), xs)
+        return constrain(units.swapaxes(0, 1), "batch", None, None), state
+
+
+def _make_cell(config: GPT1Config, **kwargs: Any) -> nn.OptimizedLSTMCell:
+    # Rows of a kernel are shared out as the width of all others is, see sharding.RULES; the cell's own defaults else.
+    return nn.OptimizedLSTMCell(
+        config.lstm_units,
+        dtype=jnp.dtype(config.dtype),
+        kernel_init=nn.with_logical_partitioning(nn.initializers.lecun_normal(), ("embed", None)),
+        recurrent_kernel_init=nn.with_logical_partitioning(nn.initializers.orthogonal(), ("embed", None)),
+        bias_init=nn.with_logical_partitioning(nn.initializers.zeros_init(), (None,)),
+        **kwargs,
+    )
+
+
+def _whole(x: Array, dtype: jnp.dtype) -> Array:
+    """A parameter as all steps take it: brought together once, not in each of them.
+
+    Float32 again after it has travelled in the dtype of the computation, in which the cell multiplies: so its gradient
+    is a float32 sum over the steps.
+    """
+    travels = x.astype(dtype) if x.ndim > 1 else x
+    return constrain(travels, *[None] * x.ndim).astype(jnp.float32)
