@@ -1,17 +1,14 @@
-"""The LSTM in place of the blocks (paper, section 5, table 5): "a single layer 2048 unit LSTM using the same framework".
+"""The LSTM in place of the blocks: "a single layer 2048 unit LSTM using the same framework" (paper, section 5).
 
     i_t, f_t, o_t = sigmoid(W x_t + U h_t-1 + b),  g_t = tanh(W x_t + U h_t-1 + b), each with W, U and b of its own
     c_t = f_t c_t-1 + i_t g_t;   h_t = o_t tanh(c_t);   out_t = P dropout(h_t) + b_P
 
-The cell is Flax's. What the paper leaves open is settled so:
+The cell is Flax's. What the paper leaves open (table 5 has the scores and nothing else) is settled so:
 
 - x_t is what the first block would read: the embeddings of the token and of its position, with their dropout.
 - The tied head wants n_embd numbers, so that the units are projected by P.
 - Dropout falls on the embeddings (`embd_pdrop`) and on what leaves the units (`resid_pdrop`), before P, since W_y drops
-  what comes after it; nothing is dropped between two steps, as Zaremba et al. (2014) found best.
-- W, U and b start as Flax has them: LeCun's normal distribution, orthogonal, zero. The paper's N(0, 0.02) is for layers
-  between LayerNorms, of which there are none here: with 2048 units it would let the gradient of U vanish less or more by
-  the number of units. P is a layer like the others and starts with N(0, 0.02).
+  what comes after it; nothing is dropped from one step to the next, as Zaremba et al. (2014) found best.
 
 Shapes: B batch, L length, D n_embd, U lstm_units.
 """

@@ -1,22 +1,14 @@
 """The LSTM in place of the blocks: against the equations in NumPy, padding, decoding, and the start that learns."""
 
-import dataclasses
 import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax.traverse_util import flatten_dict
 from helpers import random_params
-from jobs import LM
 
-from gpt1_jax.caches import LSTMCache, empty_cache
-from gpt1_jax.errors import InputError
-from gpt1_jax.model import GPT1, GPT1Config, count_parameters
-from gpt1_jax.optim import decays
-from gpt1_jax.sampling import generate_tokens
+from gpt1_jax.model import GPT1, GPT1Config
 
 CONFIG = GPT1Config(vocab_size=50, n_ctx=12, n_embd=16, trunk="lstm", lstm_units=24)
 MODEL = GPT1(CONFIG)
