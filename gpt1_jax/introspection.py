@@ -67,8 +67,10 @@ def attention_maps(model: GPT1, params: Mapping[str, Any], tokens: Any) -> np.nd
       to 1, and are 0 above the diagonal.
 
     Raises:
-      InputError: tokens of another shape, out of range, or longer than n_ctx.
+      InputError: tokens of another shape, out of range, or longer than n_ctx; or a model without attention.
     """
+    if model.config.trunk != "transformer":
+        raise InputError(f"trunk={model.config.trunk!r} has no attention to show; next_tokens shows what it expects")
     tokens = _checked(model, tokens)
     n_rows, length = tokens.shape
     maps = _attention_maps(model, params, _padded(model, tokens))
