@@ -44,6 +44,7 @@ SMALL = {
     "benchmark": "--repeats=1 --batch_sizes=8 --decode_batch_sizes=1 --config.model.vocab_size=380 "
     "--config.model.n_layer=1 --config.model.n_embd=32 --config.model.n_head=4 --config.model.n_ctx=32",
     "prepare": "--vocab_size=380 --heldout_fraction=0.1 --workers=1",
+    "reproduce": "--dry_run",
 }
 """Program -> what makes it quick."""
 
