@@ -28,7 +28,8 @@ from gpt1_jax.finetune_config import FinetuneConfig
 from gpt1_jax.mirror import checkpoints_of
 from gpt1_jax.pretrain import PretrainConfig
 from gpt1_jax.pretrained import format_of
-from gpt1_jax.reproduce.plan import Cell, Scored, ZeroShotConfig
+from gpt1_jax.reproduce.plan import Cell, ZeroShotConfig
+from gpt1_jax.reproduce.tasks import Scored
 from gpt1_jax.runs import MUTABLE
 from gpt1_jax.tasks.predictions import read_predictions
 from gpt1_jax.train import Diverged

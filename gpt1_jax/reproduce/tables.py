@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from gpt1_jax.reproduce import paper
 from gpt1_jax.reproduce.claims import shown
 from gpt1_jax.reproduce.config import ReproduceConfig
-from gpt1_jax.reproduce.plan import Scored
 from gpt1_jax.reproduce.scores import Scores, Spread
 from gpt1_jax.reproduce.series import curves, layer_points
+from gpt1_jax.reproduce.tasks import Scored
 
 Value = str | int | float | Spread | None
 DASH = "–"

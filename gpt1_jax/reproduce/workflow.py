@@ -25,9 +25,10 @@ from gpt1_jax.reproduce.claims import Claim
 from gpt1_jax.reproduce.config import ReproduceConfig
 from gpt1_jax.reproduce.estimate import Estimate
 from gpt1_jax.reproduce.page import FOLDER, PAGE, write_report
-from gpt1_jax.reproduce.plan import Cell, Plan, Scored, make_plan, second_scored
+from gpt1_jax.reproduce.plan import Cell, Plan, make_plan
 from gpt1_jax.reproduce.scores import Scores
 from gpt1_jax.reproduce.tables import Table
+from gpt1_jax.reproduce.tasks import Scored, second_scored
 from gpt1_jax.version import __version__
 from gpt1_jax.workdir import open_workdir
 

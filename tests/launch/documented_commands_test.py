@@ -175,6 +175,8 @@ def test_a_command_runs_as_it_is_documented(command, desk, models, monkeypatch, 
         arguments += SMALL["pretrain new"].split()
     if name == "convert" and "--source=finetune-transformer-lm/model" in arguments:
         arguments += ["--n_head=4"]  # OpenAI's has 12, which is the default
+    if name == "reproduce" and "--pretrained=finetune-transformer-lm/model" in arguments:
+        arguments += ["--config.finetune.model.n_head=4"]
     with program(arguments, monkeypatch) as module:
         if any(f"--config={config}" in arguments for config in PARSED):
             check(module)

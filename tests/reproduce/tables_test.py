@@ -15,10 +15,11 @@ from gpt1_jax.reproduce import paper
 from gpt1_jax.reproduce.cells import Done, Score
 from gpt1_jax.reproduce.claims import FAILS, HOLDS, MEDIANS, ONE_RUN, UNKNOWN, claims, compare
 from gpt1_jax.reproduce.config import ReproduceConfig
-from gpt1_jax.reproduce.plan import Cell, Plan, Scored
+from gpt1_jax.reproduce.plan import Cell, Plan
 from gpt1_jax.reproduce.scores import Scores, Spread, as_rows
 from gpt1_jax.reproduce.series import curves
 from gpt1_jax.reproduce.tables import Table, as_csv, as_text, tables
+from gpt1_jax.reproduce.tasks import Scored
 
 OWN = (Scored("Own", "test", "accuracy"),)
 MNLI = (Scored("MNLI-m", "validation_matched", "accuracy"), Scored("MNLI-mm", "validation_mismatched", "accuracy"))
