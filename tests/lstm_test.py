@@ -16,6 +16,7 @@ from jobs import LM, N_ROWS, TASK, Layout, compiled, max_difference, on_one_devi
 from gpt1_jax import introspection
 from gpt1_jax.aot import hlo
 from gpt1_jax.aot.collectives import find_collectives
+from gpt1_jax.benchmark.settings import Settings, configs
 from gpt1_jax.caches import LSTMCache, empty_cache
 from gpt1_jax.errors import InputError
 from gpt1_jax.flops import train_flops_per_token
@@ -305,3 +306,11 @@ def test_formats_and_figures_of_blocks_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
     with pytest.raises(InputError, match="trunk='lstm' has no attention to show"):
         introspection.attention_maps(MODEL, PARAMS, TOKENS)
+
+
+@pytest.mark.parametrize("asked", [{"parts": ("kernels",)}, {"peers": ("naive",)}], ids=str)
+def test_a_benchmark_against_transformers_is_refused(asked):
+    pretrain, finetune = configs({"model": {"trunk": "lstm"}})
+    Settings(pretrain, finetune)
+    with pytest.raises(InputError, match=r"model.trunk='lstm': peers and the part 'kernels' are of the Transformer"):
+        Settings(pretrain, finetune, **asked)
