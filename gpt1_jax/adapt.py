@@ -58,6 +58,7 @@ def adapt(config: FinetuneConfig, train: Sequence[Example], directory: Path, ini
             mesh=config.mesh,
             loop=LoopConfig(log_every=config.log_every),
             seed=config.adapt.seed,
+            plots=config.plots,
             require_accelerator=config.require_accelerator,
         ),
         directory,

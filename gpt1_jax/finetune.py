@@ -35,6 +35,7 @@ from gpt1_jax.mirror import mirror, share
 from gpt1_jax.model import GPT1, count_parameters
 from gpt1_jax.optim import OptimizerConfig, make_lm_schedule, make_optimizer, make_schedule
 from gpt1_jax.outcome import PartialPredictions, write_outcome
+from gpt1_jax.plots.workdir import try_run_plots
 from gpt1_jax.pretrained import Params, load_pretrained, model_record
 from gpt1_jax.repeats import Repeats
 from gpt1_jax.runs import check_sizes, describe_run, open_run, train
@@ -86,8 +87,8 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
 
     Args:
       config: a `FinetuneConfig`, a mapping or a `ConfigDict`.
-      workdir: gets config.json, tokenizer/, checkpoints/, metrics.jsonl, tensorboard/ and what `outcome` lists; with
-        `config.adapt` also adapt/, the workdir of a pre-training run. It may be in a bucket, see `mirror`.
+      workdir: gets config.json, tokenizer/, checkpoints/, metrics.jsonl, tensorboard/, plots/ and what `outcome` lists;
+        with `config.adapt` also adapt/, the workdir of a pre-training run. It may be in a bucket, see `mirror`.
       init_from: what `load_pretrained` reads; None trains from scratch.
 
     Raises:
@@ -246,6 +247,8 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
             n_steps=n_steps,
             stopped_early=trained.last_step < n_steps,
         )
+        if config.plots:
+            try_run_plots(workdir)
         return FinetuneResult(model, trained.params, start.tokenizer, metrics)
 
 

@@ -122,6 +122,7 @@ class FinetuneConfig:
       seed: decides the new parameters, the order of the examples and dropout.
       seeds: runs with seed, seed + 1, ..., each in a workdir of its own (see `repeats`).
       sweep: values to try first, with the first seed; the validation split chooses, and all seeds have the best ones.
+      plots: draws the curves at the end, see `plots.workdir`.
       require_accelerator: refuses to run on the CPU.
     """
 
@@ -151,6 +152,7 @@ class FinetuneConfig:
     seed: int = 0
     seeds: int = 1
     sweep: SweepConfig = SweepConfig()
+    plots: bool = True
     require_accelerator: bool = False
 
     def __post_init__(self) -> None:

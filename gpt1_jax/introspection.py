@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import os.path
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -140,7 +139,8 @@ def text_after(tokenizer: Tokenizer, before: Sequence[int], token: int) -> str:
         return SPECIAL[token - vocab_size]
     head = [i for i in before[-_CONTEXT:] if i < vocab_size]
     old, new = tokenizer.decode(head), tokenizer.decode([*head, token])
-    text = new[len(os.path.commonprefix([old, new])) :]
+    same = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    text = new[same:]
     text = text or tokenizer.decode([token, token])  # a space that would begin the text
     return text or ("<end>" if (token,) == tuple(tokenizer.document_separator) else f"<{token}>")
 

@@ -39,7 +39,7 @@ CHECKPOINTS = "checkpoints"
 
 _LOCAL = frozenset({CHECKPOINTS, "shards"})  # not copied
 _NOT_FETCHED = _LOCAL | {"tensorboard"}  # TensorBoard reads what is in the bucket from there
-_NOT_OF_A_MODEL = _NOT_FETCHED | {"predictions", "reports", "submission"}
+_NOT_OF_A_MODEL = _NOT_FETCHED | {"predictions", "reports", "submission", "plots"}
 _MADE_ANEW = "tokenizer"  # a folder that a run may remove, to make it from other settings
 _TURN = ".turn"
 _PATIENCE_S = 60.0

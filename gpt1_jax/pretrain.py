@@ -36,6 +36,7 @@ from gpt1_jax.losses import LossConfig, lm_objective
 from gpt1_jax.mirror import mirror, on_each_disk, share
 from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.optim import OptimizerConfig, make_optimizer, make_schedule
+from gpt1_jax.plots.workdir import try_run_plots
 from gpt1_jax.pretrained import Params, check_tokenizer, model_record
 from gpt1_jax.runs import Trained, check_seed, check_sizes, describe_run, open_run, train, write_results
 from gpt1_jax.sharding import MeshConfig, make_mesh, row_blocks
@@ -90,6 +91,7 @@ class PretrainConfig:
       loop: when to report, evaluate and save.
       max_eval_batches: evaluates at most this many held-out batches; None all.
       seed: decides the initial weights, the order of the windows, dropout and the held-out split.
+      plots: draws the curves at the end, see `plots.workdir`.
       require_accelerator: refuses to run on the CPU.
     """
 
@@ -108,6 +110,7 @@ class PretrainConfig:
     loop: LoopConfig = LoopConfig()
     max_eval_batches: int | None = None
     seed: int = 0
+    plots: bool = True
     require_accelerator: bool = False
 
     def __post_init__(self) -> None:
@@ -145,8 +148,8 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
 
     Args:
       config: a `PretrainConfig`, a mapping or a `ConfigDict`.
-      workdir: gets config.json, tokenizer/, shards/, checkpoints/, metrics.jsonl, tensorboard/ and results.json; it may
-        be in a bucket, see `mirror`.
+      workdir: gets config.json, tokenizer/, shards/, checkpoints/, metrics.jsonl, tensorboard/, results.json and
+        plots/; it may be in a bucket, see `mirror`.
       init_from: what `load_pretrained` reads: its parameters and its tokenizer are what training starts from, a task
         head apart. None draws the parameters. The optimizer and its schedule start anew.
 
@@ -244,6 +247,8 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         with stopping_at(trained.last_step):
             metrics = _metrics_of(trained, evaluate)
         write_results(workdir, {"n_steps": n_steps, **({"best_step": trained.step} if best else {}), **metrics})
+        if config.plots:
+            try_run_plots(workdir)
         return PretrainResult(model, trained.params, tokenizer, metrics)
 
 

@@ -4,6 +4,7 @@
 
     config.json                      what was asked for
     results.json                     all runs so far, written after each
+    plots/                           the curves of all seeds, and their confusion matrices added up
     seed_<s>/                        the workdir of a run; with a sweep:
     sweep/<values>/seed_<s>/         <values> such as lr6.25e-05_batch32_epochs3_lambda0.5
 
@@ -30,6 +31,7 @@ from gpt1_jax.config import to_dict
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import read_json
 from gpt1_jax.finetune_config import FinetuneConfig
+from gpt1_jax.plots.workdir import try_run_plots
 from gpt1_jax.runs import MUTABLE, write_results
 from gpt1_jax.train import Diverged
 from gpt1_jax.version import __version__
@@ -131,10 +133,13 @@ def run(
         defaults={"config": to_dict(FinetuneConfig())},
     ) as opened:
         try:
-            return _run_all(run_one, config, workdir, metric)
+            result = _run_all(run_one, config, workdir, metric)
         except InputError:
             opened.forget()
             raise
+        if config.plots:
+            try_run_plots(workdir)
+        return result
 
 
 def _run_all(run_one: RunOne, config: FinetuneConfig, workdir: Path, metric: tuple[str, str] | None) -> Repeats:

@@ -35,7 +35,7 @@ from gpt1_jax.zero import made_whole
 
 MUTABLE = (
     *("version", "best"),
-    *(f"config.{name}" for name in ("loop", "log_every", "max_eval_batches", "predict_train", "predict_test")),
+    *(f"config.{name}" for name in ("loop", "log_every", "max_eval_batches", "predict_train", "predict_test", "plots")),
     *(f"config.{name}" for name in ("mesh", "require_accelerator", "shards")),
 )
 """What may change when a run is continued: none of it changes what is learned. `config.shards` is a place; what has to

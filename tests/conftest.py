@@ -26,6 +26,27 @@ def _absl_to_caplog(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.get_absl_logger(), "propagate", True)
 
 
+DRAWS = ("gpt1_jax.pretrain.try_run_plots", "gpt1_jax.finetune.try_run_plots", "gpt1_jax.repeats.try_run_plots")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_drawing() -> Iterator[None]:
+    """A run of seconds would draw for another one; `drawing` is for tests that look at it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in DRAWS:
+            patch.setattr(name, lambda workdir: None)
+        yield
+
+
+@pytest.fixture
+def drawing(_no_drawing: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs draw at their ends, as they do outside of tests."""
+    from gpt1_jax.plots.workdir import try_run_plots
+
+    for name in DRAWS:
+        monkeypatch.setattr(name, try_run_plots)
+
+
 @pytest.fixture(scope="session")
 def devices() -> list[jax.Device]:
     """Eight CPU devices, also where there is an accelerator."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpt1_jax.benchmark.figures import Figure
 from gpt1_jax.benchmark.timing import Spread
+from gpt1_jax.plots.style import BLUE, DPI, INK, look, new_figure, printable
 
 _HEAD = ("part", "work", "who", "rate", "a call", "of peak", "of product", "memory", "compile", "ours is")
 
@@ -47,11 +48,6 @@ def notes(figures: Sequence[Figure], record: dict[str, Any]) -> str:
 
 def plot(figures: Sequence[Figure], path: Path) -> None:
     """Draws how many times everybody else's rate ours is, and which share of a lone product's rate everybody has."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
     drawn = [
         ("times the other's rate that ours is", [(f, f.ahead) for f in figures if f.ahead and f.unit != "FLOP"]),
         ("% of a lone matrix product's rate", [(f, _percent(f.of_product)) for f in figures if f.of_product]),
@@ -60,19 +56,20 @@ def plot(figures: Sequence[Figure], path: Path) -> None:
     if not drawn:
         return
     n_bars = sum(len(bars) for _, bars in drawn)
-    figure, axes = pyplot.subplots(
-        len(drawn), 1, figsize=(8, 1.5 * len(drawn) + 0.35 * n_bars), squeeze=False, layout="constrained"
-    )
-    for axis, (title, bars) in zip(axes[:, 0], drawn, strict=True):
-        medians = [spread.median for _, spread in bars]
-        around = [[s.median - s.q1 for _, s in bars], [s.q3 - s.median for _, s in bars]]
-        axis.barh([f"{f.part} {f.work}: {f.name}" for f, _ in bars], medians, xerr=around, color="0.6", capsize=3)
-        axis.set_xlabel(title)
-        axis.invert_yaxis()
-        if "times" in title:
-            axis.axvline(1.0, color="black", linewidth=0.8)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    with look():
+        figure = new_figure(8.0, 1.5 * len(drawn) + 0.35 * n_bars)
+        panels = figure.subplots(len(drawn), 1, squeeze=False)
+        for axis, (title, bars) in zip(panels[:, 0], drawn, strict=True):
+            medians = [spread.median for _, spread in bars]
+            around = [[s.median - s.q1 for _, s in bars], [s.q3 - s.median for _, s in bars]]
+            names = [printable(f"{f.part} {f.work}: {f.name}") for f, _ in bars]
+            axis.barh(names, medians, xerr=around, color=BLUE, ecolor=INK, capsize=3)
+            axis.set_xlabel(title)
+            axis.grid(visible=False, axis="y")
+            axis.invert_yaxis()
+            if "times" in title:
+                axis.axvline(1.0, color=INK, linewidth=0.8)
+        figure.savefig(path, dpi=DPI)
 
 
 def _row(f: Figure) -> tuple[str, ...]:

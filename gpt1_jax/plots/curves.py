@@ -54,10 +54,9 @@ def loss_figure(training: Points, heldout: Points = (), rates: Points = (), *, w
     draw_curve(axes, heldout, "held-out", **HELDOUT)
     axes.set(ylabel="loss (nats per token)", xlim=(0, None))
     if training and heldout:
-        axes.legend(loc="upper right")
+        axes.legend(loc=_legend_place(training))
     if below:
-        draw_curve(below, rates, "learning rate", **TRAINING)
-        below.set(ylabel="learning\nrate", ylim=(0, None))
+        draw_rates(below, rates)
     return figure
 
 
@@ -74,7 +73,7 @@ def perplexity_figure(
     log_if_wide(axes, [*_values(heldout), *_values(training)])
     axes.set(ylabel="perplexity" if training else "held-out perplexity", xlim=(0, None))
     if training and heldout:
-        axes.legend(loc="upper right")
+        axes.legend(loc=_legend_place(training))
     if below:
         _draw_last(below, bits_per_byte, "bits per byte", digits=2)
         below.set(ylabel="bits per\nbyte")
@@ -88,7 +87,7 @@ def gradient_norm_figure(norms: Points, *, width: float = 6.4) -> Figure | None:
         return None
     figure, axes, _ = _panels(width, small=False, height=2.6)
     draw_curve(axes, norms, "norm", **TRAINING)
-    axes.set(ylabel="gradient norm before clipping", xlim=(0, None))
+    axes.set(ylabel="gradient norm", xlim=(0, None))
     log_if_wide(axes, _values(norms), factor=20)
     return figure
 
@@ -107,8 +106,17 @@ def speed_figure(tokens_per_second: Points, mfu: Points = (), *, width: float = 
     if below:
         draw_curve(below, mfu, "MFU", **TRAINING)
         below.set(ylabel="MFU", ylim=(0, None))
-        below.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+        below.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     return figure
+
+
+def draw_rates(axes: Axes, rates: Points) -> None:
+    """The learning rate, in a panel of its own."""
+    from matplotlib.ticker import FuncFormatter
+
+    draw_curve(axes, rates, "learning rate", **TRAINING)
+    axes.set(ylabel="learning\nrate", ylim=(0, None))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
 
 
 def draw_curve(axes: Axes, points: Points, label: str, **line: Any) -> None:
@@ -166,6 +174,10 @@ def over_updates(axes: Axes) -> None:
     axes.set_xlabel("updates")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def _legend_place(points: Points) -> str:
+    return "upper right" if len(points) > _MAX_MARKED else "best"  # which looks at every point
 
 
 def _values(points: Points) -> list[float]:

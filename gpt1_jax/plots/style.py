@@ -148,7 +148,7 @@ def printable(text: str) -> str:
 
 def token_label(text: str) -> str:
     """A token for an axis: `printable`, with its spaces and line ends visible, at most 16 characters long."""
-    marks = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
+    marks = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "⏎"}
     label = "".join(marks.get(character) or printable(character) for character in text)
     if label and unicodedata.combining(label[0]):
         label = f"◌{label}"
