@@ -35,6 +35,8 @@ Other recipes, for any task:
     --config.lm_coef_schedule=linear                  lambda falls to 0: linear, cosine, or step at .lm_coef_drop
     --config.n_transfer=6                             the embeddings and the first 6 blocks; 0 embeddings only; -1 L3
                                                       from scratch with the model's architecture and tokenizer
+    --config.model.trunk=lstm --config.tokenizer=W    from scratch with the paper's LSTM in place of the blocks (table
+                                                      5); for a pre-trained one, pre-train with model.trunk=lstm
     --config.freeze=trunk                             only the task head and the special tokens are trained
     --config.early_stopping=2                         ends after 2 epochs without improvement
     --config.adapt.source=task                        first goes on with L1 on the training texts, or on text:GLOB;

@@ -10,6 +10,8 @@ quickstart      A laptop's CPU and five minutes: 2 layers of 128, 96 tokens, 4,0
 continue        Any size: with --init_from=MODEL (a workdir, OpenAI's folder or a Hugging Face folder), on text of the
                 kind that it will be used on. Three passes, a quarter of the paper's rate, nothing held out. What
                 config.model leaves open is as it was. `config.adapt` of fine-tuning does the same on its way.
+
+--config.model.trunk=lstm puts the LSTM of the paper's table 5 in place of the blocks; .model.lstm_units are 2048.
 """
 
 from ml_collections import ConfigDict

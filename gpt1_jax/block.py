@@ -39,13 +39,20 @@ def _ones(*axes: str | None) -> nn.initializers.Initializer:
     return nn.with_logical_partitioning(nn.initializers.ones_init(), axes)
 
 
-def linear(config: GPT1Config, features: int, axes: tuple[str | None, str | None], **kwargs: Any) -> nn.Module:
-    """A linear layer; `axes` are the logical names of its kernel's."""
+def linear(
+    config: GPT1Config,
+    features: int,
+    axes: tuple[str | None, str | None],
+    *,
+    init: nn.initializers.Initializer = nn.initializers.normal(INIT_STD),  # noqa: B008  (a pure function)
+    **kwargs: Any,
+) -> nn.Module:
+    """A linear layer; `axes` are the logical names of its kernel's, and `init` draws it."""
     dtype = jnp.dtype(config.dtype)
     return nn.Dense(
         features,
         dtype=dtype,
-        kernel_init=_normal(*axes),
+        kernel_init=nn.with_logical_partitioning(init, axes),
         bias_init=_zeros(axes[1]),
         precision=matmul_precision(dtype),
         dot_general=layer_product,

@@ -9,6 +9,10 @@ The cell is Flax's. What the paper leaves open (table 5 has the scores and nothi
 - The tied head wants n_embd numbers, so that the units are projected by P.
 - Dropout falls on the embeddings (`embd_pdrop`) and on what leaves the units (`resid_pdrop`), before P, since W_y drops
   what comes after it; nothing is dropped from one step to the next, as Zaremba et al. (2014) found best.
+- The start. The paper's N(0, 0.02) is for layers whose input a LayerNorm has scaled; here embeddings of that size would
+  leave all gates half open and the loss, long, where the frequencies of single tokens bring it. So W is drawn wide
+  enough for W x to have variance one. U is orthogonal and b zero, as in Flax; P has LeCun's 1 / sqrt(lstm_units), which
+  with 2048 units is the paper's 0.02.
 
 Shapes: B batch, L length, D n_embd, U lstm_units.
 """
@@ -23,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from gpt1_jax.block import Context, linear
+from gpt1_jax.block import INIT_STD, Context, linear
 from gpt1_jax.dropout import dropout_site
 from gpt1_jax.model_config import GPT1Config
 from gpt1_jax.sharding import constrain
@@ -46,7 +50,8 @@ class LSTM(nn.Module):
     def setup(self) -> None:
         """The cell and the projection."""
         self.cell = _make_cell(self.config)
-        self.c_proj = linear(self.config, self.config.n_embd, (None, "embed"))
+        init = nn.initializers.lecun_normal()
+        self.c_proj = linear(self.config, self.config.n_embd, (None, "embed"), init=init)
 
     def __call__(self, x_BxLxD: Array, context: Context, state: State | None = None) -> tuple[Array, State]:
         """Reads the tokens one after another.
@@ -91,11 +96,12 @@ class LSTM(nn.Module):
 
 
 def _make_cell(config: GPT1Config, **kwargs: Any) -> nn.OptimizedLSTMCell:
-    # Rows of a kernel are shared out as the width of all others is, see sharding.RULES; the cell's own defaults else.
+    # The input is the sum of two embeddings, and has 2 INIT_STD^2 of variance.
+    widened = nn.initializers.variance_scaling(1 / (2 * INIT_STD**2), "fan_in", "normal")
     return nn.OptimizedLSTMCell(
         config.lstm_units,
         dtype=jnp.dtype(config.dtype),
-        kernel_init=nn.with_logical_partitioning(nn.initializers.lecun_normal(), ("embed", None)),
+        kernel_init=nn.with_logical_partitioning(widened, ("embed", None)),
         recurrent_kernel_init=nn.with_logical_partitioning(nn.initializers.orthogonal(), ("embed", None)),
         bias_init=nn.with_logical_partitioning(nn.initializers.zeros_init(), (None,)),
         **kwargs,

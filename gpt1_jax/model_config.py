@@ -94,7 +94,7 @@ class GPT1Config:
                 raise InputError(f"{name}={getattr(self, name)} must be at least 1")
         if self.n_layer < 0:
             raise InputError(f"n_layer={self.n_layer} must be at least 0")
-        if self.trunk != "lstm" and self.n_embd % self.n_head:
+        if self.trunk == "transformer" and self.n_embd % self.n_head:
             fits = [h for h in range(1, self.n_embd + 1) if self.n_embd % h == 0 and h <= 64]
             raise InputError(
                 f"n_embd={self.n_embd} is not divisible by n_head={self.n_head}; use a multiple of {self.n_head} "

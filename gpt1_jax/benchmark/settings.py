@@ -63,6 +63,11 @@ class Settings:
             unknown = [value for value in values if value not in known]
             if unknown:
                 raise InputError(f"--{name}={','.join(unknown)} is unknown; use some of {','.join(known)}")
+        trunk = self.pretrain.model.trunk or GPT1Config.trunk
+        if trunk != "transformer" and (self.peers or "kernels" in self.parts):
+            raise InputError(
+                f"model.trunk={trunk!r}: peers and the part 'kernels' are of the Transformer; leave them out"
+            )
         if not self.parts:
             raise InputError(f"--parts is empty; use some of {','.join((*PARTS, 'kernels'))}")
         for name in ("batch_sizes", "decode_batch_sizes"):
