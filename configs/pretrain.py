@@ -52,7 +52,6 @@ def get_config(size: str = "gpt1") -> ConfigDict:
         config.n_steps = 3_000
         config.optimizer.learning_rate = 3e-3
         config.optimizer.warmup_steps = 300
-        config.loss.chunk = 16  # a CPU's caches like it
         config.loop.log_every = 50
         config.loop.eval_every = 500
         config.loop.save_every = 500

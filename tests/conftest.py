@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-# Read when JAX's backends start, which importing it does not do. Most of the time of small tests is compilation: they
-# do without LLVM's optimiser, unless XLA_FLAGS asks for it.
-FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-os.environ["XLA_FLAGS"] = f"{FLAGS} {os.environ.get('XLA_FLAGS', '')}"
+import xla_flags
 
-import gcs_emulator  # noqa: E402
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
-import pytest  # noqa: E402
-from absl import logging  # noqa: E402
+os.environ["XLA_FLAGS"] = f"{xla_flags.quick(8)} {os.environ.get('XLA_FLAGS', '')}"  # what is set already wins
+
+import gcs_emulator
+import jax
+import numpy as np
+import pytest
+from absl import logging
 
 
 @pytest.fixture(autouse=True)

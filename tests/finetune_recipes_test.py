@@ -140,10 +140,16 @@ def test_a_sweep_with_seeds(settings, pretrained, tmp_path, caplog):
     sweep = {"learning_rate": [1e-3, 1e-2], "lm_coef": [0.25, 0.5]}
     with caplog.at_level("WARNING"), jax.log_compiles():
         result = finetune.run(settings(sweep=sweep, **changes), tmp_path / "run", pretrained)
-    others = ("jit(stage)", "jit(_multi_slice)")  # of Orbax, and of JAX where arrays are placed
-    ours = [name for name in compilations(caplog.text) if name not in others]
-    # Of 4 + 1 runs and a test split; what is gathered lies one way after an update and another when it was restored.
-    assert ours == ["jit(born)", "jit(gathered)", "jit(gathered)", "jit(step)", "jit(train_step)"]
+    ours = compilations(caplog.text)
+    # Of 4 + 1 runs and a test split. What is gathered lies one way after an update and another when it was restored,
+    # and other tests of this process may have had it compiled.
+    assert ours.count("jit(gathered)") <= 2
+    others = (
+        "jit(gathered)",
+        "jit(stage)",
+        "jit(_multi_slice)",
+    )  # the last of Orbax, and of JAX where arrays are placed
+    assert [name for name in ours if name not in others] == ["jit(born)", "jit(step)", "jit(train_step)"]
 
     stored = results(tmp_path / "run")
     assert stored["finished"]

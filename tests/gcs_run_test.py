@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 import requests
+import xla_flags
 
 from gpt1_jax import bucket, convert, evaluate, finetune, load_pretrained, mirror, pretrain
 from gpt1_jax.checkpoint import Checkpointer
@@ -246,7 +247,7 @@ def two_machines(folder, settings, url, texts, tuned=()):
             "JAX_NUM_PROCESSES": "2",
             "JAX_PROCESS_ID": str(i),
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
+            "XLA_FLAGS": xla_flags.quick(2),
             "GPT1_MIRROR_DIR": str(folder / f"machine{i}" / "mirror"),
         }
         command = [sys.executable, "-c", TWO, json.dumps(settings | {"source": "jsonl:corpus.jsonl#text"})]

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import xla_flags
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -20,8 +22,7 @@ def two(*command: Any, folder: Path, n_devices: int = 4, **environ: str) -> Iter
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
-    flags = f"--xla_force_host_platform_device_count={n_devices} --xla_backend_optimization_level=0"
-    environ = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(ROOT), **environ}
+    environ = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": xla_flags.quick(n_devices), "PYTHONPATH": str(ROOT), **environ}
     started = []
     try:
         for process in range(2):

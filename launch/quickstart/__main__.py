@@ -151,7 +151,6 @@ def finetune(root: Path, workdir: Path, start: str, n_labels: int) -> Any:
     config.seeds = N_SEEDS
     config.optimizer.warmup_fraction = 0.1
     config.n_buckets = 3
-    config.loss.chunk = 16
     for site in ("embd", "attn", "resid", "clf"):
         config.model[f"{site}_pdrop"] = 0.1  # the paper's, also where pre-training did without
     if start == "scratch":

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import xla_flags
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = [f"--config.model.{name}" for name in ("vocab_size=380", "n_layer=1", "n_embd=16", "n_head=2", "n_ctx=16")]
@@ -18,7 +19,7 @@ def command(*arguments):
 
 
 def environment():
-    return os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    return os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": xla_flags.quick()}
 
 
 def launch(*arguments):

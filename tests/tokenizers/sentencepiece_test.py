@@ -1,3 +1,4 @@
+import concurrent.futures
 import json
 import pickle
 import random
@@ -100,10 +101,22 @@ def test_long_texts_have_the_ids_that_sentencepiece_gives(tokenizer, cased, tmp_
     spaced = [sentence.replace(" ", " " * rng.randint(1, 8)) for sentence in SENTENCES]
     with_runs_of_spaces = train_sentencepiece(spaced, tmp_path, vocab_size=360)
     assert len(with_runs_of_spaces.encode("the" + " " * 8 + "house")) < 8
-    pieces = ["the", "house", "Captain", ".", ",", "ö", "e\u0301", "\u0301", "ﬁ", "１", " ", "   ", "\n", "a" * 30]
+    plain = map(chr, range(ord("!"), ord("~") + 1))
+    pieces = [*plain, "the", "house", "Captain", '"the', "(a)", "\r\n", "\t", "\u2581", "ö", "e\u0301", "\u0301", "ﬁ", "１", " ", "   ", "\n", "a" * 30]
     for trained in (tokenizer, cased, with_runs_of_spaces):
         for text in [*(" ".join(rng.choices(pieces, k=3000)) for _ in range(20)), "house " * 3000, "house" * 2000]:
-            assert trained.encode(text) == trained._processor.Encode(text)
+            assert trained.encode(text) == trained._processor.Encode(text.replace("\r\n", "\n"))
+
+
+def test_few_words_are_kept_and_threads_share_them(directory, monkeypatch):
+    monkeypatch.setattr("gpt1_jax.tokenizers.sentencepiece._KEPT", 20)
+    tokenizer = tokenizers.load(directory)
+    texts = [f"{sentence} {i}" for i, sentence in enumerate(SENTENCES)]
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        ids = list(threads.map(tokenizer.encode, texts))
+    assert ids == tokenizer._processor.Encode(texts)
+    assert tokenizer.encode(texts[0]) == ids[0]
+    assert set(tokenizer._words.ids_of([], lambda new: [])) <= set(texts[0].split())
 
 
 def test_batch_is_one_by_one(tokenizer):
