@@ -133,6 +133,7 @@ def assert_close(workdir: Path, whole: Path) -> None:
             np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.slow  # pretrain_test and finetune_test stop shorter runs
 @pytest.mark.parametrize("kind", ["pretraining", "finetuning"])
 def test_60_and_40_updates_are_100_bit_for_bit(request, tmp_path, kind):
     job, folder, whole, stopped = request.getfixturevalue(kind)

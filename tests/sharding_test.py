@@ -1,5 +1,6 @@
 """Meshes, the rule table, and where parameters and batches lie."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -188,7 +189,7 @@ def mesh(devices):
 
 
 def test_parameters_are_born_where_they_live(mesh, devices):
-    """Sharded over fsdp and tensor, copied over data, and the same numbers as on one device."""
+    """Sharded over fsdp and tensor, copied over data, and the numbers of one device, up to how a program is compiled."""
     born, shardings = jit_init(init, mesh)
     tree = born(3)
     params = {"/".join(path): x for path, x in flatten_dict(tree["params"]).items()}
@@ -201,7 +202,7 @@ def test_parameters_are_born_where_they_live(mesh, devices):
     assert param_shardings(MODEL, mesh) == shardings["params"]
 
     on_one, _ = jit_init(init, make_mesh(MeshConfig(), devices=devices[:1]))
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(tree), jax.device_get(on_one(3)))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=5e-7), jax.device_get(tree), jax.device_get(on_one(3)))
 
 
 def test_abstract_state_has_the_shapes_and_shardings_of_the_real_one(mesh):

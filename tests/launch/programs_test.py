@@ -89,8 +89,9 @@ def test_bad_input_ends_with_one_message(program, arguments, message, tmp_path):
 def test_ctrl_c_twice_ends_without_a_trace():
     """The second one comes while the program ends, and what ends it is not done yet."""
     code = """
-import atexit, time
+import atexit, signal, time
 from gpt1_jax import cli
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it starts with "&" ignore it
 def show_and_wait(text):
     print(text, flush=True)
     time.sleep(100)

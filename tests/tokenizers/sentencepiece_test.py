@@ -102,7 +102,26 @@ def test_long_texts_have_the_ids_that_sentencepiece_gives(tokenizer, cased, tmp_
     with_runs_of_spaces = train_sentencepiece(spaced, tmp_path, vocab_size=360)
     assert len(with_runs_of_spaces.encode("the" + " " * 8 + "house")) < 8
     plain = map(chr, range(ord("!"), ord("~") + 1))
-    pieces = [*plain, "the", "house", "Captain", '"the', "(a)", "\r\n", "\t", "\u2581", "ö", "e\u0301", "\u0301", "ﬁ", "１", " ", "   ", "\n", "a" * 30]
+    pieces = [
+        *plain,
+        "the",
+        "house",
+        "Captain",
+        '"the',
+        "(a)",
+        "\r\n",
+        "\t",
+        "\u2581",
+        "ö",
+        "e\u0301",
+        "\u0301",
+        "ﬁ",
+        "１",
+        " ",
+        "   ",
+        "\n",
+        "a" * 30,
+    ]
     for trained in (tokenizer, cased, with_runs_of_spaces):
         for text in [*(" ".join(rng.choices(pieces, k=3000)) for _ in range(20)), "house " * 3000, "house" * 2000]:
             assert trained.encode(text) == trained._processor.Encode(text.replace("\r\n", "\n"))
