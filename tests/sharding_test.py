@@ -189,7 +189,7 @@ def mesh(devices):
 
 
 def test_parameters_are_born_where_they_live(mesh, devices):
-    """Sharded over fsdp and tensor, copied over data, and the numbers of one device, up to how a program is compiled."""
+    """Sharded over fsdp and tensor, copied over data, and one device's numbers, up to how a program is compiled."""
     born, shardings = jit_init(init, mesh)
     tree = born(3)
     params = {"/".join(path): x for path, x in flatten_dict(tree["params"]).items()}

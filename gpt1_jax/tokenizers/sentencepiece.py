@@ -36,8 +36,8 @@ MAX_TRAINING_BYTES = 256 << 20
 _VERSION = b"gpt1-jax sentencepiece 1\n"
 _UNKNOWN_ID, _SEPARATOR_ID = 0, 1
 # No piece spans a space (pieces have it in front), so that a cut there, between plain characters that no normalisation
-# joins, changes no id: the space becomes the one SentencePiece puts in front of each input. What lies between such cuts,
-# mostly a word, is encoded once and kept: SentencePiece itself takes five times as long, or more in a long text.
+# joins, changes no id: the space becomes the one SentencePiece puts in front of each input. What lies between such
+# cuts, mostly a word, is encoded once and kept. SentencePiece alone takes longer, and ever longer in long texts.
 _SAFE_SPACE = re.compile(r" (?<=[!-~] )(?=[!-~])")  # the space first: it is what is searched for
 _WHITE_SPACE = re.compile(r"\s")
 _KEPT = 1 << 24  # characters of words whose ids are kept, some 300 MB with their ids
