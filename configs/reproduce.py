@@ -27,6 +27,8 @@ To do less or more, for any of them:
     --config.seeds=5                 runs of every fine-tuning; may be raised later, as tasks and parts may be added
     --config.n_transfer=3,6,9        numbers of layers in figure 2, left; default all
     --config.finetune.epochs=5       the recipe of all tasks, which is the paper's; .model.dtype=bfloat16, .batch_size
+    --config.pretrain.n_steps=20000  for a smaller text, with .model.n_layer and the like; .loop.keep_every is how many
+                                     updates there are between two points of figure 2, right
     --config.wnli=65.1               a score on WNLI in percent, for GLUE's average of nine tasks
 """
 
@@ -71,7 +73,7 @@ def get_config(size: str = "paper") -> ConfigDict:
         }
     config = to_config_dict(ReproduceConfig(tasks=tasks))
     config.tasks = ConfigDict({name: to_config_dict(entry) for name, entry in tasks.items()})
-    config.pretrain.loop.keep_every = 100_000  # the points of figure 2, right
+    config.pretrain.loop.keep_every = 100_000 if size == "paper" else 1_000  # the points of figure 2, right
     if size == "paper":
         winograd = TaskEntry(title="Winograd schemas", zero_shot="winograd", finetuned=False, chance=50.0)
         config.tasks.winograd = to_config_dict(winograd)

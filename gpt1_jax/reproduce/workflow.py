@@ -6,9 +6,10 @@ missing. Seeds, tasks, parts and numbers of layers may be added then; what is th
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,9 @@ class _State:
             left = self.estimate.of(self.left)
             logging.info("%s", f" {i}/{n} {cell.name}; {left} ".center(100, "-"))
             try:
-                self._finished(run_cell(cell, self.root, self._wanted(cell), keep_checkpoints=self._keeps(cell)))
+                with _told_less(cell):
+                    done = run_cell(cell, self.root, self._wanted(cell), keep_checkpoints=self._keeps(cell))
+                self._finished(done)
             except InputError as error:
                 logging.error("%s: %s", cell.name, error)
                 self.failed[cell.name] = str(error)
@@ -193,6 +196,18 @@ class _State:
     def _keeps(self, cell: Cell) -> bool:
         keep = self.config.keep_checkpoints
         return keep == "all" or (keep == "full" and cell.variant == "full")
+
+
+@contextlib.contextmanager
+def _told_less(cell: Cell) -> Iterator[None]:
+    """Of the many runs after pre-training the progress and the warnings are shown, not all that each says of itself."""
+    before = logging.get_verbosity()
+    if cell.kind != "pretrain" and before == logging.INFO:
+        logging.set_verbosity(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _groups(cells: Iterable[Cell], done: dict[str, Done]) -> list[str]:
