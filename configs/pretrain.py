@@ -17,7 +17,7 @@ continue        Any size: with --init_from=MODEL (a workdir, OpenAI's folder or 
 from ml_collections import ConfigDict
 
 from gpt1_jax.config import to_config_dict
-from gpt1_jax.errors import InputError
+from gpt1_jax.errors import InputError, did_you_mean
 from gpt1_jax.pretrain import PretrainConfig
 
 SIZES = ("gpt1", "small", "quickstart", "continue")
@@ -26,7 +26,7 @@ SIZES = ("gpt1", "small", "quickstart", "continue")
 def get_config(size: str = "gpt1") -> ConfigDict:
     """The config of a size; `config.source` is left to the command line."""
     if size not in SIZES:
-        raise InputError(f"size {size!r} is unknown; use one of {', '.join(SIZES)}")
+        raise InputError(f"size {size!r} is unknown; use one of {', '.join(SIZES)}{did_you_mean(size, SIZES)}")
     config = to_config_dict(PretrainConfig())  # the paper's
 
     if size == "small":

@@ -1,27 +1,51 @@
-"""What the programs here share: logging, and how they end."""
+"""What the programs in launch/ share: their help, what they say at the start, and how they end.
+
+A program is a few flags around a function of the library, and keeps to this:
+
+- Its docstring is its `--help`: what it does in a line, and commands that can be copied and run as they are
+  (tests/launch/documented_commands_test.py runs them). With the flags and the keys of its config that matter (`keys` of
+  `run`) it fits a screen, 40 lines of 100 columns; what needs more is told in launch/README.md.
+- It says what it is about to do before it does it: the devices and the mesh, the model and its parameters, the data,
+  the memory of a device, and where results go. Such lines are `logging.info` of the library, which nobody sees who
+  calls it from Python: `runs.describe_run` of training, `load_pretrained` of a model that is read.
+- What takes long shows how far it is and the time left: `metrics.Progress`, `data.progress.ReadingProgress`.
+- A path that is not there is an `InputError` with the nearest one that is (`files.nearest`), a misspelt name one with
+  the nearest name (`errors.did_you_mean`).
+- It ends with its table on the standard output and the command that comes next: `print(next_steps(command(...)))`, with
+  the paths of this run, quoted for the shell. Names in CAPITALS are for the user to fill in. All else goes to stderr.
+"""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import errno
+import itertools
 import logging as standard_logging
 import os
 import re
+import shlex
+import shutil
 import signal
 import sys
+import time
 import traceback
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import tqdm
 from absl import app, flags, logging
 from ml_collections import config_flags
 from ml_collections.config_flags import tuple_parser
 
+from gpt1_jax import cli_help
+from gpt1_jax.cli_help import ConfigKeys as ConfigKeys  # programs name it
 from gpt1_jax.errors import InputError
+from gpt1_jax.files import nearest
 
 
-def run(main: Callable[[], None], *, several: bool = False) -> None:
+def run(main: Callable[[], None], *, several: bool = False, keys: ConfigKeys | None = None) -> None:
     """Runs `main` under absl.
 
     Exit status: 0 done, 2 bad input or bad flags (one message on stderr), 1 a bug or a diverged run, 128 + signal when
@@ -31,14 +55,14 @@ def run(main: Callable[[], None], *, several: bool = False) -> None:
       main: the program.
       several: it may be one of several processes: there is a flag `--distributed`, and `distributed.start` is called
         before `main`. Of several, process 0 alone prints results and informs; what fails on one ends all.
+      keys: keys of its config that `--help` tells of.
     """
     if several:
         flags.DEFINE_enum(
             "distributed",
             "auto",
             ["auto", "off"],
-            "auto: one of several processes where the environment says so (JAX_NUM_PROCESSES, srun, a TPU pod), else "
-            "alone; off: alone.",
+            "auto: one of several processes where the environment says so; off: alone.",
             module_name=sys.argv[0],  # so that --help has it
         )
 
@@ -51,7 +75,12 @@ def run(main: Callable[[], None], *, several: bool = False) -> None:
         elif end := _end_of(main):
             print(end.message, file=sys.stderr)
             sys.exit(end.status)
+        logging.info("done in %s", tqdm.tqdm.format_interval(time.monotonic() - start))
 
+    if cli_help.is_asked_for(sys.argv):
+        print(cli_help.page(sys.argv, keys))
+        sys.exit()
+    start = time.monotonic()
     register_parsers()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log: errors only
     logging.set_verbosity(logging.INFO)
@@ -83,6 +112,10 @@ def _end_of(main: Callable[[], None]) -> _End | None:
         return _End(f"error: {problem}", 2, together=False)
     except Diverged as error:
         return _End(f"error: {error}", 1, together=True)
+    except RuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return _End(f"error: {_about_memory(error)}", 2, together=False)
     except Interrupted as stop:
         return _End(str(stop), 128 + stop.signum, together=True)
     except KeyboardInterrupt:
@@ -128,6 +161,53 @@ def _about_the_disk(error: OSError) -> str:
     return f"{where}{error.strerror}. Make space there, or make it writable, and start the same command again."
 
 
+def _about_memory(error: RuntimeError) -> str:
+    """What to do about a device whose memory is full; XLA's own message begins with what it wanted."""
+    said = " ".join(str(error).partition("RESOURCE_EXHAUSTED")[2].lstrip(": ").split())
+    return (
+        f"the memory of a device is full: {said[:200]}. Use a smaller batch_size, or for training "
+        "config.accumulation_steps, config.model.remat=full, config.model.dtype=bfloat16, config.loss.chunk or, with "
+        "several devices, config.mesh.fsdp; on a GPU see that no other process uses it"
+    )
+
+
+def command(program: str, values: Mapping[str, Any]) -> str:
+    """The command line of another program, as it can be pasted into the shell that started this one.
+
+    Args:
+      program: such as "evaluate".
+      values: flag -> its value, quoted where the shell needs it; a sequence is joined by commas.
+    """
+    words = [python(), in_repository(f"launch/{program}.py")]
+    for name, value in values.items():
+        text = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+        words.append(f"--{name}={shlex.quote(text) if text else ''}")
+    return " ".join(words)
+
+
+def next_steps(*commands: str) -> str:
+    """What a program prints last: the commands that may come next, each on a line of its own."""
+    return "\n".join(["", "next:", *(f"  {one}" for one in commands)])
+
+
+def in_repository(path: str) -> str:
+    """A path in the repository of the program that runs, as it is found from the current folder; for the shell."""
+    return shlex.quote(_from_here(Path(sys.argv[0]).absolute().parents[1] / path))
+
+
+def python() -> str:
+    """The interpreter that runs, by the name that the shell knows it by."""
+    found = shutil.which("python")
+    if found and Path(found).parent == Path(sys.executable).parent:
+        return "python"
+    return shlex.quote(_from_here(Path(sys.executable)))
+
+
+def _from_here(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
 def register_parsers() -> None:
     """How `--config.key=value` reads tuples and numbers."""
     config_flags.register_flag_parser_for_type(tuple, _TupleParser())
@@ -162,6 +242,7 @@ class _OrNone(flags.ArgumentParser):
 
 def _parse(argv: list[str]) -> list[str]:
     """Parses the flags as absl does, but what is wrong with them ends like other bad input."""
+    _check_config_file(argv)
     try:
         rest = flags.FLAGS(argv)
         if "config" in flags.FLAGS:
@@ -176,6 +257,21 @@ def _parse(argv: list[str]) -> list[str]:
         message = f"--config has no such key: {key}"
     print("error:", " ".join(message.split()), file=sys.stderr)
     sys.exit(2)
+
+
+def _check_config_file(argv: list[str]) -> None:
+    """Ends with the nearest file, where that of `--config` is not there."""
+    given = [re.fullmatch(r"--?config=(.+)", argument) for argument in argv[1:]]
+    values = [match[1] for match in given if match]
+    values += [value for name, value in itertools.pairwise(argv) if name in ("--config", "-config")]
+    for value in values:
+        path = Path(value.partition(":")[0])
+        if path.is_file():
+            continue
+        here = Path(sys.argv[0]).absolute().parents[1] / "configs" / path.name
+        hint = nearest(path) if not here.is_file() else f"; did you mean {here}?"
+        print(f"error: --config={value}: no such file{hint or '; such as configs/pretrain.py'}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _reason(error: BaseException) -> str:

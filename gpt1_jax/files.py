@@ -130,6 +130,15 @@ def similar(path: Path, *, folder: bool, n: int = 1) -> list[Path]:
     return [path.parent / name for name in difflib.get_close_matches(path.name, names, n=n, cutoff=0.5)]
 
 
+def nearest(path: str | os.PathLike[str]) -> str:
+    """The end of a message about a path that is missing: the part of it that is, and the closest name beside that."""
+    path = Path(path)
+    missing = first_missing(path)
+    where = "" if missing == path else f"; its folder {missing} does not exist"
+    close = similar(missing, folder=missing != path) or similar(missing, folder=missing == path)
+    return where + "".join(f"; did you mean {one}?" for one in close)
+
+
 def _remove_leftovers(path: Path) -> None:
     """Removes what writers of the same file left that were killed in the midst."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):

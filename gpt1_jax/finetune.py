@@ -30,7 +30,8 @@ from gpt1_jax.errors import InputError
 from gpt1_jax.finetune_config import AdaptConfig, FinetuneConfig, SweepConfig
 from gpt1_jax.flops import train_flops_per_token
 from gpt1_jax.frozen import frozen_objective, frozen_optimizer
-from gpt1_jax.losses import LossConfig, task_objective
+from gpt1_jax.losses import LossConfig, Objective, task_batch_shapes, task_objective
+from gpt1_jax.memory_estimate import estimate_memory
 from gpt1_jax.mirror import mirror, share
 from gpt1_jax.model import GPT1, count_parameters
 from gpt1_jax.optim import OptimizerConfig, make_lm_schedule, make_optimizer, make_schedule
@@ -190,9 +191,21 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
         agreement.on_first(lambda: _save_once(start.tokenizer, workdir / "tokenizer"))  # after all that may be refused
         share(workdir)
         optimizer, train_step = jit_step(config, model, mesh)
+        n_streams = int(splits["train"].n_streams.max())
+        memory = estimate_memory(
+            model,
+            optimizer,
+            _objective(model, config.loss, config.lm_coef > 0, config.freeze),
+            task_batch_shapes(config.batch_size, n_streams, max(buckets), scores=model.readout.score_range is not None),
+            mesh,
+            accumulation_steps=config.accumulation_steps,
+            chunk=config.loss.chunk,
+        )
         describe_run(
+            workdir,
             mesh,
             model.config,
+            memory=memory,
             shard_optimizer=isinstance(optimizer, ShardedOverData),
             n_steps=n_steps,
             learning_rate=schedules["learning_rate"],
@@ -324,6 +337,11 @@ def _optimizer(
     return sharded_over_data(optimizer) if sharded else optimizer
 
 
+def _objective(model: GPT1, loss: LossConfig, with_lm: bool, freeze: str) -> Objective:
+    objective = task_objective(model, loss, with_lm=with_lm)
+    return objective if freeze == "none" else frozen_objective(objective, model.config)
+
+
 @functools.lru_cache(maxsize=8)
 def _compiled_train_step(
     optimizer: OptimizerConfig,
@@ -339,11 +357,8 @@ def _compiled_train_step(
     # Rates, lambda and the number of steps are inputs of the step, so that all runs of a search share one compilation.
     transformation = _optimizer(optimizer, freeze, model, sharded)
     layout = data_layout(model) if sharded else None
-    objective = task_objective(model, loss, with_lm=with_lm)
-    if freeze != "none":
-        objective = frozen_objective(objective, model.config)
     step = make_train_step(
-        objective,
+        _objective(model, loss, with_lm, freeze),
         transformation,
         accumulation_steps=accumulation_steps,
         layout=layout,

@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
@@ -46,6 +47,26 @@ class LossConfig:
                 f"loss.chunk={self.chunk} must be at least 1, 0 for all positions at once, or None for what suits the "
                 "device"
             )
+
+
+def lm_batch_shapes(n_rows: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """A batch of `lm_objective` as shapes."""
+    shape = (n_rows, length)
+    return {"tokens": jax.ShapeDtypeStruct(shape, jnp.int32), "mask": jax.ShapeDtypeStruct(shape, jnp.float32)}
+
+
+def task_batch_shapes(
+    n_rows: int, n_streams: int, length: int, *, scores: bool = False
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """A batch of `task_objective` as shapes; of scores the labels are floats."""
+    shape = (n_rows, n_streams, length)
+    return {
+        "tokens": jax.ShapeDtypeStruct(shape, jnp.int32),
+        "mask": jax.ShapeDtypeStruct(shape, jnp.float32),
+        "stream_mask": jax.ShapeDtypeStruct((n_rows, n_streams), jnp.bool_),
+        "label": jax.ShapeDtypeStruct((n_rows,), jnp.float32 if scores else jnp.int32),
+        "weight": jax.ShapeDtypeStruct((n_rows,), jnp.float32),
+    }
 
 
 def task_nll(logits: Array, labels: Array, stream_mask: Array | None = None) -> Array:

@@ -23,7 +23,7 @@ from jax import Array
 from gpt1_jax.block import INIT_STD, Context, linear, make_block
 from gpt1_jax.caches import Cache, KVCache, LSTMCache
 from gpt1_jax.dropout import Dropout, dropout_site
-from gpt1_jax.errors import InputError
+from gpt1_jax.errors import InputError, counted
 from gpt1_jax.lstm import LSTM
 from gpt1_jax.model_config import N_SPECIAL, GPT1Config, ReadOut
 from gpt1_jax.precision import matmul_precision
@@ -298,6 +298,22 @@ def count_parameters(config: GPT1Config, readout: ReadOut | None = None) -> int:
     """Number of trainable parameters, padded rows of the token table not counted."""
     n_padding = (config.padded_rows - config.n_rows) * config.n_embd
     return sum(math.prod(x.shape) for x in jax.tree.leaves(param_shapes(config, readout))) - n_padding
+
+
+def describe_model(config: GPT1Config, readout: ReadOut | None = None) -> str:
+    """The network in a line, such as "2 layers of 128, 4 heads, n_ctx 96, 4,096 tokens, 0.9 M parameters, float32"."""
+    size = count_parameters(config, readout) / 1e6
+    parts = [
+        f"{counted(config.n_layer, 'layer')} of {config.n_embd}",
+        counted(config.n_head, "head"),
+        f"n_ctx {config.n_ctx}",
+        f"{config.vocab_size:,} tokens",
+        f"{size:.1f} M parameters" if size >= 0.1 else f"{round(size * 1e6):,} parameters",
+        config.dtype,
+    ]
+    if readout is not None:
+        parts.append(f"head for {readout.kind.replace('_', ' ')}")
+    return ", ".join(parts)
 
 
 def main() -> None:

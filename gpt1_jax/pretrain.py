@@ -32,7 +32,8 @@ from gpt1_jax.data.split import Split
 from gpt1_jax.data.windows import heldout_windows, train_windows
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import json_text
-from gpt1_jax.losses import LossConfig, lm_objective
+from gpt1_jax.losses import LossConfig, lm_batch_shapes, lm_objective
+from gpt1_jax.memory_estimate import estimate_memory
 from gpt1_jax.mirror import mirror, on_each_disk, share
 from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.optim import OptimizerConfig, make_optimizer, make_schedule
@@ -217,9 +218,20 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         n_steps = config.n_steps or math.ceil(config.epochs * windows.steps_per_epoch)
         schedules = {"learning_rate": make_schedule(config.optimizer, n_steps)}
         optimizer, train_step = jit_step(config, model, mesh)
+        memory = estimate_memory(
+            model,
+            optimizer,
+            lm_objective(model, config.loss),
+            lm_batch_shapes(config.batch_size, model.config.n_ctx),
+            mesh,
+            accumulation_steps=config.accumulation_steps,
+            chunk=config.loss.chunk,
+        )
         describe_run(
+            workdir,
             mesh,
             model.config,
+            memory=memory,
             shard_optimizer=isinstance(optimizer, ShardedOverData),
             n_steps=n_steps,
             **schedules,

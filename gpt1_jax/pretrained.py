@@ -18,7 +18,7 @@ from gpt1_jax.files import make_directory
 from gpt1_jax.interop.huggingface import is_huggingface_folder, load_huggingface, save_huggingface
 from gpt1_jax.interop.openai_folder import is_openai_folder, load_openai, save_openai
 from gpt1_jax.mirror import checkpoints_of, copy_of
-from gpt1_jax.model import GPT1, GPT1Config, ReadOut
+from gpt1_jax.model import GPT1, GPT1Config, ReadOut, describe_model
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.workdir import read_config, write_config
 
@@ -55,7 +55,7 @@ def load_pretrained(
         than the weights', an n_head that contradicts them.
     """
     path = copy_of(path)
-    format = format_of(path)
+    format, saved = format_of(path), None
     if format != "gpt1_jax" and step is not None:
         raise InputError(f"step={step}: {path} holds one set of weights, not the checkpoints of a run; leave it out")
     if format == "openai":
@@ -64,7 +64,7 @@ def load_pretrained(
     elif format == "huggingface":
         config, readout, params = load_huggingface(path)
     else:
-        config, readout, params = _load_own(path, step)
+        config, readout, params, saved = _load_own(path, step)
     if n_head not in (None, config.n_head):
         raise InputError(f"n_head={n_head}: {path} says that its weights have n_head={config.n_head}; leave it out")
     if dtype is not None:
@@ -74,6 +74,8 @@ def load_pretrained(
     if tokenizer is None:
         tokenizer = _tokenizer_of(path, format, config)
     check_tokenizer(tokenizer, config, path)
+    of = format if saved is None else f"step {saved}"
+    logging.info("model of %s (%s), on %s: %s", path, of, jax.default_backend(), describe_model(config, readout))
     return GPT1(config, readout), jax.tree.map(jax.numpy.asarray, params), tokenizer
 
 
@@ -100,7 +102,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
     return "gpt1_jax"
 
 
-def _load_own(path: Path, step: int | None) -> tuple[GPT1Config, ReadOut | None, Params]:
+def _load_own(path: Path, step: int | None) -> tuple[GPT1Config, ReadOut | None, Params, int]:
     stored = read_config(path)
     config = from_config(GPT1Config, stored["model"], where=f"{path}/config.json: model")
     readout = ReadOut(**stored["readout"]) if stored.get("readout") else None
@@ -112,7 +114,7 @@ def _load_own(path: Path, step: int | None) -> tuple[GPT1Config, ReadOut | None,
             step = checkpointer.latest_step()
         if step is None:
             raise InputError(f"{checkpoints} holds no finished checkpoint; let the run go on until it has saved one")
-        return config, readout, checkpointer.restore_params(step)
+        return config, readout, checkpointer.restore_params(step), step
 
 
 def _tokenizer_of(path: Path, format: str, config: GPT1Config) -> Tokenizer:

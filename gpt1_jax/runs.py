@@ -20,12 +20,13 @@ from gpt1_jax import agreement
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.config import to_dict
 from gpt1_jax.data.windows import prefetch
-from gpt1_jax.errors import InputError
+from gpt1_jax.errors import InputError, counted
 from gpt1_jax.files import write_json
 from gpt1_jax.flops import train_flops_per_token
+from gpt1_jax.memory_estimate import MemoryEstimate
 from gpt1_jax.metrics import MetricsWriter, Progress
 from gpt1_jax.mirror import checkpoints_of, remote_of
-from gpt1_jax.model import GPT1, GPT1Config, ReadOut
+from gpt1_jax.model import GPT1, GPT1Config, ReadOut, describe_model
 from gpt1_jax.optim import Schedule
 from gpt1_jax.sharding import abstract_sharded, check_mesh, jit_init, place
 from gpt1_jax.train import HostBatch, LoopConfig, Schedules, TrainState, TrainStep, fit, initial_state
@@ -86,7 +87,13 @@ def open_run(
       InputError: no accelerator where one is required, or a workdir that cannot be used.
     """
     backend = jax.default_backend()
-    logging.info("backend %s, %d devices, %d processes", backend, jax.device_count(), jax.process_count())
+    logging.info(
+        "%s of %s (%s), %s",
+        counted(jax.device_count(), "device"),
+        backend,
+        jax.devices()[0].device_kind,
+        counted(jax.process_count(), "process", "processes"),
+    )
     if require_accelerator and backend == "cpu":
         raise InputError(
             "require_accelerator=True, but JAX found only the CPU; install gpt1-jax[tpu] or gpt1-jax[cuda12], "
@@ -125,9 +132,11 @@ def _check_shared(opened: Workdir) -> None:
 
 
 def describe_run(
+    workdir: Path,
     mesh: Mesh,
     model: GPT1Config,
     *,
+    memory: MemoryEstimate,
     n_steps: int,
     learning_rate: Schedule,
     shard_optimizer: bool = False,
@@ -140,7 +149,17 @@ def describe_run(
     shape += ", optimizer sharded" * shard_optimizer
     how = f"attention {kernel}{' (auto)' * (model.attention == 'auto')}"
     logging.info("mesh %s; %s", shape, model.trunk_summary if model.trunk == "lstm" else how)
-    logging.info("%d updates; %s", n_steps, ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in numbers.items()))
+    logging.info("model %s", describe_model(model))
+    logging.info("memory of a device: %s", memory)
+    if not memory.fits:
+        logging.warning(
+            "this may be more than a device has: if it is, use a smaller batch_size, accumulation_steps, "
+            "model.remat=full, model.dtype=bfloat16, loss.chunk or, with several devices, mesh.fsdp"
+        )
+    logging.info(
+        "%s updates; %s", f"{n_steps:,}", ", ".join(f"{n:,} {s.replace('_', ' ')}" for s, n in numbers.items())
+    )
+    logging.info("results go to %s", workdir)
     if n_steps == 1 and not learning_rate(0):
         logging.warning(
             "the rate of a run's first update is 0 under a warm-up: this one, of one update, learns nothing; give it "

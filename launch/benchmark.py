@@ -1,21 +1,14 @@
-r"""Measures what this package does on this machine: training, evaluation, decoding, and everything around them.
+r"""Measures training, evaluation, decoding and all around them on this machine.
 
     python launch/benchmark.py --parts=pretrain,decode
+    python launch/benchmark.py --config=configs/pretrain.py --config.model.dtype=bfloat16 \
+        --parts=pretrain --json=a.json
 
-    python launch/benchmark.py --config=configs/pretrain.py --config.model.dtype=bfloat16 --parts=pretrain --json=a.json
-
-The configs and their flags are those of training, so that any size, dtype, attention, batch and mesh can be measured.
-Without --source the text is made up, and tokens are random. On a CPU, batches are small where nothing is said.
-
---peer compares with others that do the same work, in the same rounds: naive (plain Flax and Optax), transformers
-(Hugging Face's GPT-1 on PyTorch) and torch (a compiled PyTorch GPT with fused attention). All of them have the same
-sizes and shapes, all dropout, clipping and AdamW. The last two need their packages in the same environment.
-
---parts: pretrain, finetune (at its real lengths, and padded to n_ctx), evaluate, decode, tokenize, prepare (token
-shards), load, start (a resumed quick-start run, to its first update). And kernels, which compares every attention
-kernel of this device with plain JAX, values and gradients, and times them.
-
-Ctrl-C ends it; what was measured until then is printed and written. See launch/README.md for figures.
+--parts: pretrain, finetune, evaluate, decode, tokenize, prepare, load, start (a resumed run); and
+kernels, which checks and times every attention kernel of this device. --peer has others do the same
+work in the same rounds: naive (plain Flax and Optax), transformers and torch (those need their
+packages). Any config of training may be measured; text is made up without --source. Ctrl-C ends it,
+and what was measured until then is printed and written. launch/README.md says how to read it.
 """
 
 import dataclasses
@@ -53,12 +46,15 @@ def main() -> None:
     host_memory.keep_freed()  # as training does
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # it is compiling that is timed, by peers' processes too
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # a peer on PyTorch needs some of the GPU, too
+    import jax
+
     from gpt1_jax.benchmark import figures, kernel_check, report, suite
     from gpt1_jax.benchmark.settings import PARTS as ALL
     from gpt1_jax.benchmark.settings import Settings, configs
     from gpt1_jax.config import to_dict
-    from gpt1_jax.errors import InputError
+    from gpt1_jax.errors import InputError, counted
     from gpt1_jax.files import write_json
+    from gpt1_jax.model import describe_model
 
     for name, flag in (("json", JSON), ("plot", PLOT)):
         if flag.value and not Path(flag.value).absolute().parent.is_dir():
@@ -79,6 +75,8 @@ def main() -> None:
         profile=PROFILE.value,
     )
     cases, ended = suite.cases(settings), None
+    where = counted(jax.device_count(), "device")
+    print(f"{where} of {jax.default_backend()} ({jax.devices()[0].device_kind}), {describe_model(settings.model)}")
     print(suite.plan(cases, settings), flush=True)
     checks = []
     try:
@@ -94,6 +92,11 @@ def main() -> None:
     found = [figure for case in cases for figure in figures.figures(case)]
     if found:
         print(f"\n{report.table(found)}\n\n{report.notes(found, record)}", flush=True)
+        more = [
+            flag for flag, given in (("--peer=naive", PEER.value), ("--json=figures.json", JSON.value)) if not given
+        ]
+        if more:
+            print(cli.next_steps(shlex.join([cli.python(), *sys.argv, more[0]])), flush=True)
     record["kernels"] = [dataclasses.asdict(check) | {"passed": check.passed} for check in checks]
     if JSON.value:
         write_json(Path(JSON.value), record)

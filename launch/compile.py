@@ -1,20 +1,22 @@
 r"""Compiles the step that the trainer runs for chips that are not here, and says what it needs.
 
-    python launch/compile.py --config=configs/pretrain.py --topology=v5e:2x4 --config.model.dtype=bfloat16
+    python launch/compile.py --config=configs/pretrain.py --topology=v5e:2x4 \
+        --config.model.dtype=bfloat16
+    python launch/compile.py --config=configs/finetune.py:sst2 --topology=v6e:2x4,cuda:h100:8 \
+        --length=128
 
-    python launch/compile.py --config=configs/finetune.py:sst2 --topology=v6e:2x4,cuda:h100:8 --length=128
-
-Prints the memory of a chip, the compiler's estimate of an update, floors, and every collective with its bytes; nothing
-is executed, and a CPU is enough. What does not fit or does not divide is refused here, and not in a queue. Topologies:
-v5e:2x4 (v5e-8), v5e:16x16, v5p:2x2x1 (v5p-8), v6e:2x4, v4:2x2x2, 2xv5e:16x16 (two slices), cuda:h100:8. TPU needs
-libtpu, NVIDIA its compiler: the message says which. --config.batch_size, .mesh, .accumulation_steps, .model.remat,
-.model.dtype and .loss.chunk are what there is to choose. See launch/README.md for a table.
+Prints the memory of a chip, the compiler's estimate of an update, floors, and every collective with
+its bytes; nothing is executed, and a CPU is enough. What does not fit or does not divide is refused
+here, and not in a queue. Topologies: v5e:2x4 (v5e-8), v5e:16x16, v5p:2x2x1 (v5p-8), v6e:2x4,
+v4:2x2x2, 2xv5e:16x16 (two slices), cuda:h100:8. TPU needs libtpu, NVIDIA its compiler: the message
+says which. launch/README.md has a table of figures.
 """
 
+import shlex
 import sys
 from pathlib import Path
 
-from absl import flags
+from absl import flags, logging
 from ml_collections import config_flags
 
 from gpt1_jax import cli
@@ -44,6 +46,7 @@ def main() -> None:
     topologies.compile_only()
     reports, refused = [], []
     for machine in machines:
+        logging.info("compiling for %s, %s: a minute or two for the paper's model", machine.name, machine.chip.name)
         try:
             one, text = compile_for(CONFIG.value, machine, length=LENGTH.value)
         except InputError as error:
@@ -62,6 +65,10 @@ def main() -> None:
     if JSON.value and reports:
         figures = [one.figures() for one in reports]
         write_json(Path(JSON.value), figures[0] if len(machines) == 1 else figures)
+    if reports and not refused:
+        config = [word for word in sys.argv[1:] if word.startswith("--config")]
+        trains = cli.command(reports[0].program, {"workdir": "NEW"})
+        print(cli.next_steps(f"{trains} {shlex.join(config)}"))
     if refused:
         raise InputError(f"{len(refused)} of {len(machines)} topologies were refused, see above")
 

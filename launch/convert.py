@@ -3,9 +3,10 @@
     python launch/convert.py --source=finetune-transformer-lm/model --target=gpt1 --format=gpt1_jax
     python launch/convert.py --source=runs/books --target=books-hf --format=huggingface
 
-The source is a workdir of a run, a converted folder, OpenAI's folder, or a Hugging Face folder of an openai-gpt model.
-Hugging Face's classification head has no bias: only a run with --config.model.clf_bias=False goes into that layout.
-Prints what was written, after loading it again and comparing its logits with the source's.
+The source is a workdir of a run, a converted folder, OpenAI's folder, or a Hugging Face folder of
+an openai-gpt model. Hugging Face's classification head has no bias: only a run with
+--config.model.clf_bias=False goes into that layout. What was written is loaded again, and its
+logits compared with the source's.
 """
 
 from absl import flags
@@ -38,6 +39,7 @@ def main() -> None:
             approximate=APPROXIMATE.value,
         )
     )
+    print(cli.next_steps(cli.command("generate", {"checkpoint": TARGET.value, "prompt": "it was"})))
 
 
 if __name__ == "__main__":

@@ -1,21 +1,15 @@
-r"""Evaluates a checkpoint: perplexity and bits per byte of text, or the metrics of a task, also zero-shot.
+r"""Evaluates a checkpoint: perplexity of text, or the metrics of a task, also zero-shot.
 
-    python launch/evaluate.py --checkpoint=runs/books                              # its own held-out text
+    python launch/evaluate.py --checkpoint=runs/books                              # its held-out text
     python launch/evaluate.py --checkpoint=runs/books --source='text:other/*.txt'  # any text
-    python launch/evaluate.py --checkpoint=runs/reviews                            # the run's own task, validation
-    python launch/evaluate.py --checkpoint=runs/reviews --split=train,test         # its other splits
-    python launch/evaluate.py --checkpoint=runs/reviews --data=other.csv           # other rows with the same columns
-    python launch/evaluate.py --checkpoint=runs/reviews --data=other.csv --field=text=review --label=sentiment
+    python launch/evaluate.py --checkpoint=runs/reviews                            # validation split
+    python launch/evaluate.py --checkpoint=runs/reviews --split=train,test         # other splits
+    python launch/evaluate.py --checkpoint=runs/reviews --data=other.csv           # other rows
     python launch/evaluate.py --checkpoint=runs/reviews --data=new.csv --unlabelled --predictions=out
     python launch/evaluate.py --checkpoint=runs/books --zero_shot=sst2 --data=reviews.csv \
-        --field=text=review --label=sentiment --predictions=out
-    python launch/evaluate.py --checkpoint=runs/books --zero_shot=cola --task=cola --data=glue/CoLA
-    python launch/evaluate.py --checkpoint=runs/books --zero_shot='{text} It was {label} .' --data=reviews.csv \
-        --field=text=review --label=sentiment --label_words=negative=bad --label_words=positive=good
+        --field=text=review --label=sentiment
 
-Zero-shot heuristics (section 5 of the paper) are cola, sst2, race, multiple_choice, winograd and any template;
-gpt1_jax/tasks/zero_shot.py describes them and their data.
-The table goes to the standard output; --output=FILE also writes the numbers as JSON.
+gpt1_jax/tasks/zero_shot.py describes the zero-shot heuristics (section 5 of the paper).
 """
 
 from __future__ import annotations
@@ -31,7 +25,7 @@ if TYPE_CHECKING:
     from gpt1_jax.tasks.config import TaskConfig
 
 CHECKPOINT = flags.DEFINE_string(
-    "checkpoint", None, "A workdir, OpenAI's or a Hugging Face folder, also gs://...", required=True
+    "checkpoint", None, "A workdir, OpenAI's or a Hugging Face folder, also gs://... Required.", required=True
 )
 SOURCE = flags.DEFINE_string("source", "", "Text: text:GLOB, jsonl:GLOB#field or tfds:NAME.")
 SPLIT = flags.DEFINE_list("split", [], "Splits of the run's task; default: for validation, those with labels.")
@@ -75,12 +69,19 @@ def main() -> None:
         batch_size=BATCH_SIZE.value,
     )
     results = evaluate.run(CHECKPOINT.value, config)
-    if results:
-        print(evaluate.results_table(results))
-    if PREDICTIONS.value:
-        print(f"\npredictions are in {PREDICTIONS.value}")
     if OUTPUT.value and distributed.is_first():
         write_json(Path(OUTPUT.value), results)
+    if results:
+        print(evaluate.results_table(results))
+    for what, where in (("predictions", PREDICTIONS.value), ("results", OUTPUT.value)):
+        if where:
+            print(f"\n{what} are in {where}")
+    is_task = ZERO_SHOT.value or any(isinstance(value, dict) for value in results.values()) or not results
+    if is_task and not ZERO_SHOT.value:
+        target = f"{CHECKPOINT.value.rstrip('/')}-export"
+        print(cli.next_steps(cli.command("export", {"checkpoint": CHECKPOINT.value, "target": target})))
+    else:
+        print(cli.next_steps(cli.command("generate", {"checkpoint": CHECKPOINT.value, "prompt": "it was"})))
 
 
 def _task() -> TaskConfig | None:

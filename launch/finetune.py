@@ -1,11 +1,11 @@
-r"""Fine-tunes GPT-1 on labelled examples.
+r"""Fine-tunes GPT-1 on labelled examples, and predicts the test rows.
 
     python launch/finetune.py --config=configs/finetune.py:custom --config.task.train=reviews.csv \
-        --config.task.fields.text=review --config.task.label=sentiment --init_from=runs/books --workdir=runs/reviews
+        --config.task.fields.text=review --config.task.label=sentiment \
+        --init_from=runs/books --workdir=runs/reviews
 
-Start the same command again to continue. Keys that matter: config.task.train, .validation, .test, .label and .fields,
-or config.task.data for a data set of the paper; config.optimizer.learning_rate, config.batch_size, config.epochs,
-config.lm_coef, config.seed, config.seeds, config.sweep. configs/finetune.py has the tasks and the other recipes.
+Start the same command again to continue. configs/finetune.py lists the paper's tasks, how pairs,
+scores and choices are given, and the other recipes.
 """
 
 from pathlib import Path
@@ -19,11 +19,31 @@ CONFIG = config_flags.DEFINE_config_file(
     "config", None, "configs/finetune.py[:TASK]; TASK is custom or a data set. Required."
 )
 flags.mark_flag_as_required("config")
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run, also gs://...: made, or continued.", required=True)
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Folder of the run, also gs://...: made, or continued. Required.", required=True
+)
 INIT_FROM = flags.DEFINE_string(
     "init_from",
     None,
     "Pre-trained model: a workdir, OpenAI's folder or a Hugging Face folder. Default: trained from scratch.",
+)
+
+KEYS = cli.ConfigKeys(
+    "gpt1_jax.finetune_config:FinetuneConfig",
+    (
+        "task.train",
+        "task.validation",
+        "task.test",
+        "task.label",
+        "task.kind",
+        "batch_size",
+        "epochs",
+        "optimizer.learning_rate",
+        "lm_coef",
+        "n_transfer",
+        "seeds",
+        "sweep.learning_rate",
+    ),
 )
 
 
@@ -42,17 +62,14 @@ def main() -> None:
     elif result.metrics:
         print(evaluate.results_table(result.metrics))
     print(f"\nresults and predictions are in {workdir}", end="")
-    sent = [path.name for path in Path(workdir, submission.FOLDER).glob("*.tsv")]
-    if sent:
-        print(f", and for the benchmark's server {submission.FOLDER}/{', '.join(sorted(sent))}", end="")
+    sent = sorted(path.name for path in Path(workdir, submission.FOLDER).glob("*.tsv"))
+    print(f", and for the benchmark's server {submission.FOLDER}/{', '.join(sent)}" if sent else "")
+    other = "OTHER.jsonl" if result.model.readout.kind == "multiple_choice" else "OTHER.csv"  # lists of answers
+    steps = [cli.command("evaluate", {"checkpoint": workdir, "data": other})]
     if set(sent) & set(submission.GLUE_FILES):
-        print(
-            f"; with the other tasks' runs, next:\n  python launch/submission.py --runs={workdir},... --target=glue.zip"
-        )
-    else:
-        other = "OTHER.jsonl" if result.model.readout.kind == "multiple_choice" else "OTHER.csv"  # lists of answers
-        print(f"; next:\n  python launch/evaluate.py --checkpoint={workdir} --data={other}")
+        steps = [cli.command("submission", {"runs": f"{workdir},OTHER_RUNS", "target": "glue.zip"})]
+    print(cli.next_steps(*steps))
 
 
 if __name__ == "__main__":
-    cli.run(main, several=True)
+    cli.run(main, several=True, keys=KEYS)

@@ -1,16 +1,20 @@
-"""Continues text.
+r"""Continues text.
 
-    python launch/generate.py --checkpoint=runs/books --prompt='It was' --max_new_tokens=60 --temperature=0.8 --top_k=40
+    python launch/generate.py --checkpoint=runs/books --prompt='It was' --max_new_tokens=60 \
+        --temperature=0.8 --top_k=40
 
-Repeat --prompt for several texts in one batch; --samples=N continues each N times.
+Repeat --prompt for several texts in one batch; --samples=N continues each N times. The texts go to
+the standard output, all else to the standard error.
 """
 
-from absl import flags
+import sys
+
+from absl import flags, logging
 
 from gpt1_jax import cli
 
 CHECKPOINT = flags.DEFINE_string(
-    "checkpoint", None, "A workdir, OpenAI's or a Hugging Face folder, also gs://...", required=True
+    "checkpoint", None, "A workdir, OpenAI's or a Hugging Face folder, also gs://... Required.", required=True
 )
 PROMPT = flags.DEFINE_multi_string("prompt", [""], "Text to continue; empty begins a new document.")
 SAMPLES = flags.DEFINE_integer("samples", 1, "Continuations of each prompt.", lower_bound=1)
@@ -28,6 +32,7 @@ def main() -> None:
     from gpt1_jax import generate, load_pretrained
 
     model, params, tokenizer = load_pretrained(CHECKPOINT.value, step=STEP.value, dtype=DTYPE.value)
+    logging.info("at most %d new tokens for each of %d texts", MAX_NEW_TOKENS.value, len(PROMPT.value) * SAMPLES.value)
     prompts = [prompt for prompt in PROMPT.value for _ in range(SAMPLES.value)]
     texts = generate(
         model,
@@ -40,7 +45,9 @@ def main() -> None:
         top_p=TOP_P.value,
         seed=SEED.value,
     )
-    print("\n---\n".join(texts))
+    print("\n---\n".join(texts), flush=True)
+    target = f"{CHECKPOINT.value.rstrip('/')}-export"
+    print(cli.next_steps(cli.command("export", {"checkpoint": CHECKPOINT.value, "target": target})), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,34 +1,20 @@
-r"""Prepares text for pre-training: a tokenizer and token shards in one folder, on one machine or on many.
+"""Prepares text for pre-training: a tokenizer and token shards in one folder, for any number of runs.
 
     python launch/prepare.py --source='jsonl:corpus/*.jsonl#text' --folder=SHARDS
 
-Start the same command again to continue. Then `launch/pretrain.py --config.shards=SHARDS` trains on the folder, any
-number of times, in place of --config.source.
-
-10 GB of text are about 30 minutes of one core (5 MB/s; 5 minutes on 8), 5 GB of disk and 1.5 GB of memory, by what 1 GB
-took:
-
-    python launch/prepare.py --source='jsonl:corpus/*.jsonl#text' --folder=SHARDS --workers=8
-
-By the same figures one program keeps some 16 workers busy; a larger machine does several parts at once.
-
-The same on four machines: each runs the command with its own number, 0 to 3.
+Start the same command again to continue. 10 GB of text are about 30 minutes of one core, 5 GB of
+disk and 1.5 GB of memory, by what 1 GB took; --workers has more cores work on it. The same on four
+machines, each with its own number, 0 to 3; then all of them are verified together:
 
     python launch/prepare.py --source='jsonl:corpus/*.jsonl#text' --folder=SHARDS --parts=4 --part=0
-
-Every machine needs the whole text (the same files, under any folder), and reads its quarter of the bytes and a sample
-for the tokenizer. On a shared disk the first one makes the tokenizer while the others wait, and the one that is done
-last verifies the whole. With disks of their own, all make the same tokenizer; bring their SHARDS/part-* together in one
-folder, and verify them there:
-
     python launch/prepare.py --folder=SHARDS --verify
 
-Neither the number of parts nor of workers changes what a run trains on.
+Neither the number of parts nor of workers changes what a run trains on. launch/README.md has more.
 """
 
 import os
 
-from absl import flags
+from absl import flags, logging
 
 from gpt1_jax import cli
 
@@ -52,12 +38,18 @@ def main() -> None:
     """Prepares, verifies what is complete, and prints what comes next."""
     from gpt1_jax.data import corpus
     from gpt1_jax.data.prepare import prepare_shards
+    from gpt1_jax.data.sources import describe_source
     from gpt1_jax.data.split import Split
-    from gpt1_jax.errors import InputError
+    from gpt1_jax.errors import InputError, counted
 
     if not VERIFY.value:
         if SOURCE.value is None:
             raise InputError("--source is missing: text:GLOB, jsonl:GLOB#FIELD or tfds:NAME (or --verify)")
+        workers = _n_cores() if WORKERS.value is None else WORKERS.value
+        which = f"part {PART.value} of {counted(PARTS.value, 'part')}" if PART.value is not None else "all parts"
+        size = describe_source(SOURCE.value).get("bytes")
+        logging.info("text: %s%s", SOURCE.value, "" if size is None else f", {size / 1e6:,.1f} MB")
+        logging.info("%s, by %s; token shards go to %s", which, counted(workers, "process", "processes"), FOLDER.value)
         split = Split(HELDOUT_FRACTION.value, SEED.value)
         tokenizer = corpus.make_tokenizer(
             FOLDER.value,
@@ -74,7 +66,7 @@ def main() -> None:
             split=split,
             part=PART.value,
             parts=PARTS.value,
-            workers=_n_cores() if WORKERS.value is None else WORKERS.value,
+            workers=workers,
             shard_bytes=SHARD_BYTES.value,
         )
         unfinished, parts = corpus.still_to_do(FOLDER.value)
@@ -82,15 +74,14 @@ def main() -> None:
             print(
                 f"\npart {PART.value} of {parts} is done; in {FOLDER.value} these are not: "
                 f"{', '.join(map(str, unfinished))}\nOther machines run the same command with another --part. On disks "
-                f"of their own, bring the folders part-* together and then\n"
-                f"  python launch/prepare.py --folder={FOLDER.value} --verify"
+                f"of their own, bring the folders part-* together, and then"
             )
+            print(cli.next_steps(f"{cli.command('prepare', {'folder': FOLDER.value})} --verify"))
             return
     print(corpus.verify(FOLDER.value))
-    print(
-        f"\n{FOLDER.value} is complete, and its checksums are right; next:\n"
-        f"  python launch/pretrain.py --config=configs/pretrain.py --config.shards={FOLDER.value} --workdir=NEW"
-    )
+    print(f"\n{FOLDER.value} is complete, and its checksums are right")
+    config = {"config": cli.in_repository("configs/pretrain.py"), "config.shards": FOLDER.value}
+    print(cli.next_steps(cli.command("pretrain", {**config, "workdir": f"{FOLDER.value.rstrip('/')}-run"})))
 
 
 def _n_cores() -> int:

@@ -1,16 +1,15 @@
-r"""Pre-trains GPT-1 on raw text.
+r"""Pre-trains GPT-1 on raw text: tokenizer, token shards, training, held-out perplexity.
 
-    python launch/pretrain.py --config=configs/pretrain.py:small --config.source='text:books/**/*.txt' --workdir=W
+    python launch/pretrain.py --config=configs/pretrain.py:small \
+        --config.source='text:books/**/*.txt' --workdir=W
 
-    python launch/pretrain.py --config=configs/pretrain.py:continue --config.source='text:reports/*.txt' \
-        --init_from=MODEL --workdir=W    # goes on with a model on other text
+    python launch/pretrain.py --config=configs/pretrain.py:continue --init_from=MODEL \
+        --config.source='text:reports/*.txt' --workdir=W     # goes on with a model on other text
 
     python launch/pretrain.py --config=configs/pretrain.py:gpt1 --config.shards=SHARDS --workdir=W
-                                         # on text that launch/prepare.py has prepared, on many machines if it is much
+                                         # on text that launch/prepare.py has prepared
 
-Start the same command again to continue. Keys that matter: config.source or .shards, config.model.*, config.batch_size,
-config.n_steps or config.epochs, config.optimizer.learning_rate and .warmup_steps, config.heldout_fraction,
-config.mesh.*, config.loop.*.
+Start the same command again to continue.
 """
 
 from absl import flags
@@ -22,9 +21,31 @@ CONFIG = config_flags.DEFINE_config_file(
     "config", None, "configs/pretrain.py[:SIZE]; sizes: gpt1, small, quickstart, continue. Required."
 )
 flags.mark_flag_as_required("config")
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run, also gs://...: made, or continued.", required=True)
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Folder of the run, also gs://...: made, or continued. Required.", required=True
+)
 INIT_FROM = flags.DEFINE_string(
     "init_from", None, "Model to go on with: a workdir, OpenAI's folder or a Hugging Face folder. Default: a new one."
+)
+
+KEYS = cli.ConfigKeys(
+    "gpt1_jax.pretrain:PretrainConfig",
+    (
+        "source",
+        "shards",
+        "heldout_fraction",
+        "model.n_layer",
+        "model.n_embd",
+        "model.n_ctx",
+        "model.vocab_size",
+        "model.dtype",
+        "batch_size",
+        "epochs",
+        "n_steps",
+        "optimizer.learning_rate",
+        "optimizer.warmup_steps",
+        "loop.save_every",
+    ),
 )
 
 
@@ -36,14 +57,18 @@ def main() -> None:
     result = pretrain.run(CONFIG.value, WORKDIR.value, INIT_FROM.value)
     if result.metrics:
         print(evaluate.results_table(result.metrics))
+    print(f"\nresults are in {WORKDIR.value}")
+    task = {"config.task.train": "TRAIN.csv", "config.task.fields.text": "COLUMN", "config.task.label": "COLUMN"}
+    started = {"init_from": WORKDIR.value, "workdir": f"{WORKDIR.value.rstrip('/')}-task"}
     print(
-        f"\nresults are in {WORKDIR.value}; next:\n"
-        f"  python launch/generate.py --checkpoint={WORKDIR.value} --prompt='...'\n"
-        f"  python launch/finetune.py --config=configs/finetune.py:custom --config.task.train=TRAIN.csv "
-        "--config.task.fields.text=COLUMN --config.task.label=COLUMN "
-        f"--init_from={WORKDIR.value} --workdir=NEW"
+        cli.next_steps(
+            cli.command("generate", {"checkpoint": WORKDIR.value, "prompt": "it was"}),
+            cli.command(
+                "finetune", {"config": f"{cli.in_repository('configs/finetune.py')}:custom", **task, **started}
+            ),
+        )
     )
 
 
 if __name__ == "__main__":
-    cli.run(main, several=True)
+    cli.run(main, several=True, keys=KEYS)

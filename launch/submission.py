@@ -1,4 +1,4 @@
-"""Puts the test predictions of finished GLUE runs into the zip that the benchmark's server takes.
+"""Puts test predictions of finished GLUE runs into the zip that the benchmark's server takes.
 
     python launch/submission.py --runs=runs/cola,runs/sst2,runs/mnli,... --target=glue.zip
     python launch/submission.py --runs=runs/sst2,WNLI.tsv --fill_missing --target=sst2_only.zip
@@ -26,6 +26,11 @@ def main() -> None:
         source = (sources[name] or "a constant, predicted by no model") if name in sources else "MISSING"
         print(f"{name:12} {file.n_rows:7d}  {source}")
     print(f"\n{len(sources)} of {len(GLUE_FILES)} files are in {TARGET.value}")
+    if len(sources) == len(GLUE_FILES):
+        print("\nnext: upload it at https://gluebenchmark.com/submit")
+    else:
+        values = {"runs": [*RUNS.value, "OTHER_RUNS"], "target": TARGET.value}
+        print(cli.next_steps(cli.command("submission", values)))
 
 
 if __name__ == "__main__":

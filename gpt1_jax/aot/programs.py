@@ -11,7 +11,6 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -21,6 +20,7 @@ from gpt1_jax.cross_entropy import positions_at_once
 from gpt1_jax.errors import InputError
 from gpt1_jax.finetune_config import FinetuneConfig
 from gpt1_jax.flops import train_flops_per_token
+from gpt1_jax.losses import lm_batch_shapes, task_batch_shapes
 from gpt1_jax.model import GPT1
 from gpt1_jax.model_config import N_SPECIAL, GPT1Config, ReadOut
 from gpt1_jax.optim import make_lm_schedule, make_schedule
@@ -85,8 +85,7 @@ def _pretrain_program(config: PretrainConfig, devices: Sequence[Any]) -> Program
     model = GPT1(GPT1Config(**config.model.given()))
     mesh = make_mesh(config.mesh, list(devices))
     check_sizes(config, model.config, mesh)
-    shape = (config.batch_size, model.config.n_ctx)
-    batch = {"tokens": _array(shape, jnp.int32), "mask": _array(shape, jnp.float32)}
+    batch = lm_batch_shapes(config.batch_size, model.config.n_ctx)
     schedules = {"learning_rate": make_schedule(config.optimizer, config.n_steps or _LONG)}
     return _program(config, pretrain.jit_step(config, model, mesh), mesh, model, batch, schedules)
 
@@ -100,14 +99,7 @@ def _finetune_program(config: FinetuneConfig, devices: Sequence[Any], length: in
     if not 2 <= length <= model.config.n_ctx:
         raise InputError(f"length={length} must be from 2 to n_ctx={model.config.n_ctx}")
     n_streams = {"similarity": 2, "multiple_choice": len(readout.labels)}.get(readout.kind, 1)
-    shape = (config.batch_size, n_streams, length)
-    batch = {
-        "tokens": _array(shape, jnp.int32),
-        "mask": _array(shape, jnp.float32),
-        "stream_mask": _array(shape[:2], jnp.bool_),
-        "label": _array(shape[:1], jnp.int32 if readout.score_range is None else jnp.float32),
-        "weight": _array(shape[:1], jnp.float32),
-    }
+    batch = task_batch_shapes(config.batch_size, n_streams, length, scores=readout.score_range is not None)
     schedules = {
         "learning_rate": make_schedule(config.optimizer, _LONG),
         "lm_coef": make_lm_schedule(config.lm_coef, config.lm_coef_schedule, _LONG, config.lm_coef_drop),
@@ -155,7 +147,3 @@ def _program(
         shard_optimizer=isinstance(optimizer, ShardedOverData),
         flops=flops,
     )
-
-
-def _array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype)

@@ -31,7 +31,7 @@ import numpy as np
 
 from gpt1_jax.data.split import SIDES
 from gpt1_jax.errors import InputError
-from gpt1_jax.files import read_json, sha256_of_file, write_atomically, write_json
+from gpt1_jax.files import nearest, read_json, sha256_of_file, write_atomically, write_json
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -200,7 +200,8 @@ def read_parts(directory: str | Path) -> list[tuple[Path, Manifest]]:
     directory = Path(directory)
     folders = find_parts(directory)
     if not folders:
-        raise InputError(f"directory={str(directory)!r}: holds no token shards; prepare a corpus there first")
+        hint = "; prepare a corpus there first" if directory.exists() else nearest(directory)
+        raise InputError(f"directory={str(directory)!r}: holds no token shards{hint}")
     unfinished, parts = unfinished_parts(folders)
     if unfinished:
         which = f"part {', '.join(map(str, unfinished))} of {parts} (counted from 0)"

@@ -28,7 +28,7 @@ from typing import Any, Literal, NamedTuple
 from absl import logging
 
 from gpt1_jax.errors import InputError, MissingColumn, did_you_mean
-from gpt1_jax.files import first_missing, similar
+from gpt1_jax.files import nearest
 
 Format = Literal["csv", "tsv", "jsonl"]
 Quoting = Literal["csv", "none"]
@@ -106,19 +106,12 @@ def check_file(path: str | os.PathLike[str], *, any_suffix: bool = False) -> Pat
     if path.is_dir():
         raise InputError(f"{path}: is a folder; give the {', '.join(SUFFIXES)} files in it")
     if not path.exists():
-        raise InputError(f"{path}: no such file{_nearest(path)}")
+        raise InputError(f"{path}: no such file{nearest(path)}")
     if path.suffix.lower() not in SUFFIXES and not any_suffix:
         raise InputError(f"{path}: suffix {path.suffix!r} is not one of {', '.join(SUFFIXES)}; convert or rename it")
     if not os.access(path, os.R_OK):
         raise InputError(f"{path}: no permission to read it")
     return path
-
-
-def _nearest(path: Path) -> str:
-    """A hint for a missing file: the first part of its path that is missing, and the closest name beside that."""
-    missing = first_missing(path)
-    where = "" if missing == path else f"; its folder {missing} does not exist"
-    return where + "".join(f"; did you mean {close}?" for close in similar(missing, folder=missing != path))
 
 
 def _read_files(

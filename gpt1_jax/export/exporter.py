@@ -59,6 +59,11 @@ class Export:
     card: dict[str, Any]
     n_compared: int
 
+    @property
+    def try_it(self) -> str:
+        """What to write behind `python predict.py` in a shell."""
+        return {0: "'It was a'", 1: "'a text' 'another'"}.get(len(self.card["fields"]), "< examples.tsv")
+
     def __str__(self) -> str:
         """The summary as a text table."""
         card = self.card
@@ -67,7 +72,6 @@ class Export:
         if card["score_range"]:
             answers = "a score from {:g} to {:g}".format(*card["score_range"])
         programs = [program["file"] for program in card["programs"].values()]
-        arguments = {0: "'It was a'", 1: "'a text' 'another'"}.get(len(card["fields"]), "< examples.tsv")
         rows = [
             ("source", self.source),
             ("target", f"{self.target}, {sum(sizes.values()) / 1e6:,.1f} MB"),
@@ -78,7 +82,6 @@ class Export:
             ("tokenizer", _tokenizer_row(card["tokenizer"])),
             ("runs with", card["runs_with"]),
             ("self-check", f"{self.n_compared:,} numbers agree with the model's"),
-            ("next", f"python {self.target}/predict.py {arguments}"),
         ]
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:{width}}  {value}" for name, value in rows)

@@ -1,4 +1,4 @@
-"""Zero-shot heuristics (paper, section 5, "Zero-shot Behaviors"): a task asked as a question to the language model.
+r"""Zero-shot heuristics (paper, section 5, "Zero-shot Behaviors"): a task asked as a question to the language model.
 
 A heuristic turns an example into candidates, texts whose last part is scored by its log-probability given the rest:
 
@@ -20,6 +20,12 @@ Winograd data are multiple choice: rows such as
 
 with the pronoun in square brackets, or "_" in its place; the label is the number of the right option, from 0 (other
 names: `labels`). The option takes the place of the brackets as it is written.
+
+    python launch/evaluate.py --checkpoint=runs/books --zero_shot=cola --task=cola --data=glue/CoLA
+    python launch/evaluate.py --checkpoint=runs/books --zero_shot=sst2 --data=reviews.csv \
+        --field=text=review --label=sentiment --predictions=out
+    python launch/evaluate.py --checkpoint=runs/books --zero_shot='{text} It was {label} .' --data=reviews.csv \
+        --field=text=review --label=sentiment --label_words=negative=bad --label_words=positive=good
 
 How texts become tokens. A candidate has three parts, see `Candidate`; each is encoded by itself, without the spaces
 around it, so every part starts and ends at a word boundary, as the parts of a fine-tuning stream do, and a part has the

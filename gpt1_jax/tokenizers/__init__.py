@@ -16,6 +16,7 @@ from typing import Any
 from absl import logging
 
 from gpt1_jax.errors import InputError
+from gpt1_jax.files import is_address, nearest
 from gpt1_jax.mirror import copy_of
 from gpt1_jax.tokenizers.missing import MissingTokenizer, load_missing
 from gpt1_jax.tokenizers.openai import APPROXIMATE, EXACT, OpenAITokenizer, load_openai, with_variant
@@ -56,6 +57,8 @@ def load(path: str | Path, variant: str | None = None) -> Tokenizer:
     """
     tokenizer = find(path, variant)
     if tokenizer is None:
+        if not is_address(path) and not Path(path).exists() and (hint := nearest(path)):
+            raise InputError(f"tokenizer={str(path)!r}: there is no such folder{hint}")
         raise InputError(
             f"tokenizer={str(path)!r}: {'has' if Path(path).is_dir() else 'is no folder, so there is'} no {MARKER} "
             f"(nor tokenizer/{MARKER}), no *encoder_bpe*.json with *vocab*.bpe (nor in model/), no vocab.json with "

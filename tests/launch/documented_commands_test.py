@@ -32,7 +32,11 @@ from gpt1_jax.tasks.config import make_spec
 from gpt1_jax.tasks.submission import GLUE_FILES
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [*sorted((ROOT / "launch").glob("*.py")), *sorted((ROOT / "configs").glob("*.py"))]
+DOCUMENTS = [
+    *sorted((ROOT / "launch").glob("*.py")),
+    *sorted((ROOT / "configs").glob("*.py")),
+    ROOT / "gpt1_jax" / "tasks" / "zero_shot.py",
+]
 
 SMALL = {
     "pretrain": "--config.batch_size=8 --config.n_steps=2 --config.model.embd_pdrop=0.0",
