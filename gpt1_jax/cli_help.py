@@ -7,7 +7,6 @@ import importlib
 import inspect
 import os
 import re
-import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -42,9 +41,15 @@ def is_asked_for(argv: Sequence[str]) -> bool:
     return not _ASKS.isdisjoint(argv[1:])
 
 
-def page(argv: Sequence[str], keys: ConfigKeys | None = None) -> str:
-    """The help of the program that runs: at most `WIDTH` columns."""
-    parts = [inspect.cleandoc(sys.modules["__main__"].__doc__ or "")]
+def page(argv: Sequence[str], doc: str, keys: ConfigKeys | None = None) -> str:
+    """The help of a program, whose flags are defined: at most `WIDTH` columns.
+
+    Args:
+      argv: its name, as it was started, and its arguments.
+      doc: its docstring.
+      keys: of its config.
+    """
+    parts = [inspect.cleandoc(doc)]
     parts.append("Flags:\n" + _columns(_flag(flag) for flag in flags.FLAGS.get_key_flags_for_module(argv[0])))
     if keys is not None:
         rows = [(f"{name}={_text(value)}", text) for name, value, text in _described(keys)]

@@ -31,7 +31,7 @@ from gpt1_jax.finetune_config import AdaptConfig, FinetuneConfig, SweepConfig
 from gpt1_jax.flops import train_flops_per_token
 from gpt1_jax.frozen import frozen_objective, frozen_optimizer
 from gpt1_jax.losses import LossConfig, Objective, task_batch_shapes, task_objective
-from gpt1_jax.memory_estimate import estimate_memory
+from gpt1_jax.memory_estimate import MemoryEstimate, estimate_memory
 from gpt1_jax.mirror import mirror, share
 from gpt1_jax.model import GPT1, count_parameters
 from gpt1_jax.optim import OptimizerConfig, make_lm_schedule, make_optimizer, make_schedule
@@ -192,24 +192,15 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
         share(workdir)
         optimizer, train_step = jit_step(config, model, mesh)
         n_streams = int(splits["train"].n_streams.max())
-        memory = estimate_memory(
-            model,
-            optimizer,
-            _objective(model, config.loss, config.lm_coef > 0, config.freeze),
-            task_batch_shapes(config.batch_size, n_streams, max(buckets), scores=model.readout.score_range is not None),
-            mesh,
-            accumulation_steps=config.accumulation_steps,
-            chunk=config.loss.chunk,
-        )
+        memory = _memory(config, model, mesh, n_streams, max(buckets))
         describe_run(
             workdir,
             mesh,
-            model.config,
+            model,
             memory=memory,
             shard_optimizer=isinstance(optimizer, ShardedOverData),
             n_steps=n_steps,
             learning_rate=schedules["learning_rate"],
-            parameters=count_parameters(model.config, model.readout),
             **{f"{name}_examples": len(split) for name, split in splits.items()},
         )
         if config.adapt.source and not agreement.on_first(lambda: has_checkpoint(workdir)):
@@ -316,11 +307,44 @@ def jit_step(
 
     Runs that differ only in their rates, in lambda or in their length get the very same.
     """
-    sharded = is_sharded(config.mesh, mesh, model.config.shared_width, few_moments=config.freeze != "none")
-    optimizer = (_without_schedule(config.optimizer), config.freeze, model, sharded)
+    optimizer = (_without_schedule(config.optimizer), config.freeze, model, _is_sharded(config, model, mesh))
     how = (config.loss, config.accumulation_steps, config.mesh.gradient_dtype)
     step = _compiled_train_step(*optimizer, *how, mesh, config.lm_coef > 0)
     return _optimizer(*optimizer), step
+
+
+def _memory(config: FinetuneConfig, model: GPT1, mesh: Mesh, n_streams: int, length: int) -> MemoryEstimate:
+    """Of an update with batches of the longest length; runs that differ only in their rates share it."""
+    optimizer = (_without_schedule(config.optimizer), config.freeze, model, _is_sharded(config, model, mesh))
+    shape = (config.batch_size, n_streams, length)
+    return _estimated(*optimizer, config.loss, config.accumulation_steps, mesh, config.lm_coef > 0, shape)
+
+
+@functools.lru_cache(maxsize=8)
+def _estimated(
+    optimizer: OptimizerConfig,
+    freeze: str,
+    model: GPT1,
+    sharded: bool,
+    loss: LossConfig,
+    accumulation_steps: int,
+    mesh: Mesh,
+    with_lm: bool,
+    shape: tuple[int, int, int],
+) -> MemoryEstimate:
+    return estimate_memory(
+        model,
+        _optimizer(optimizer, freeze, model, sharded),
+        lambda model: _objective(model, loss, with_lm, freeze),
+        task_batch_shapes(*shape, scores=model.readout.score_range is not None),
+        mesh,
+        accumulation_steps=accumulation_steps,
+        chunk=loss.chunk,
+    )
+
+
+def _is_sharded(config: FinetuneConfig, model: GPT1, mesh: Mesh) -> bool:
+    return is_sharded(config.mesh, mesh, model.config.shared_width, few_moments=config.freeze != "none")
 
 
 def _without_schedule(config: OptimizerConfig) -> OptimizerConfig:

@@ -3,7 +3,8 @@
 Parameters, Adam's moments and the batch are counted as they lie on the mesh. Of the rest there are bounds, since the
 compiler decides how long an array lives: all gradients exist at once, and so does all that the backward pass reads of
 the forward pass. The latter is not a formula but what JAX says the backward pass needs of this very model, with its
-remat, attention kernel and loss. launch/compile.py has the compiler's own plan instead, and takes as long as it.
+remat, attention kernel and loss; of a CPU, whose compiler undoes remat and works in float32, without the two.
+launch/compile.py has the compiler's own plan instead, and takes as long as it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -28,6 +28,8 @@ from gpt1_jax.sharding import abstract_sharded, param_shardings
 from gpt1_jax.train import initial_state
 
 GIB = 1 << 30
+FLOAT32_WITHOUT_REMAT = ("cpu",)
+"""Platforms whose compiler undoes remat and works in float32 where bfloat16 is asked for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +73,7 @@ _PARTS = ("params", "moments", "gradients", "activations")
 def estimate_memory(
     model: GPT1,
     optimizer: optax.GradientTransformation,
-    objective: Objective,
+    objective: Callable[[GPT1], Objective],
     batch: Mapping[str, jax.ShapeDtypeStruct],
     mesh: Mesh,
     *,
@@ -83,7 +85,7 @@ def estimate_memory(
     Args:
       model: the network.
       optimizer: its optimizer, sharded over `data` or not.
-      objective: what is minimised.
+      objective: model -> what is minimised.
       batch: shapes of the whole batch, as in `losses`: tokens [B, L] or [B, C, L].
       mesh: the devices.
       accumulation_steps: micro-batches.
@@ -92,11 +94,14 @@ def estimate_memory(
     state = abstract_sharded(lambda: initial_state(model, optimizer, 0), mesh)
     whole = jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        nn.unbox(jax.eval_shape(model.init_partitioned, jax.random.key(0))),
+        state.params,
         param_shardings(model, mesh),
     )
+    if mesh.devices.flat[0].platform in FLOAT32_WITHOUT_REMAT:
+        model = GPT1(dataclasses.replace(model.config, remat="none", dtype="float32"), model.readout)
+    minimised = objective(model)
     wide = jnp.dtype(jnp.float32).itemsize
-    narrow = jnp.dtype(objective.dtype).itemsize
+    narrow = jnp.dtype(minimised.dtype).itemsize
     params, gathered = _bytes(state.params), _bytes(whole)
     if gathered > params or narrow < wide:
         params += gathered * narrow // wide
@@ -110,7 +115,7 @@ def estimate_memory(
     }
     n_parts = mesh.shape["data"] * mesh.shape["fsdp"]
     with jax.set_mesh(mesh):
-        kept = _read_backward(objective, whole, micro)
+        kept = _read_backward(minimised, whole, micro)
         *rows, length = micro["tokens"].shape
         positions = positions_at_once((math.prod(rows), length), chunk)
     logits = 2 * wide * math.prod(rows) * positions * model.config.padded_rows // mesh.shape["tensor"]

@@ -23,7 +23,7 @@ from jax import Array
 from gpt1_jax.block import INIT_STD, Context, linear, make_block
 from gpt1_jax.caches import Cache, KVCache, LSTMCache
 from gpt1_jax.dropout import Dropout, dropout_site
-from gpt1_jax.errors import InputError, counted
+from gpt1_jax.errors import InputError
 from gpt1_jax.lstm import LSTM
 from gpt1_jax.model_config import N_SPECIAL, GPT1Config, ReadOut
 from gpt1_jax.precision import matmul_precision
@@ -301,11 +301,11 @@ def count_parameters(config: GPT1Config, readout: ReadOut | None = None) -> int:
 
 
 def describe_model(config: GPT1Config, readout: ReadOut | None = None) -> str:
-    """The network in a line, such as "2 layers of 128, 4 heads, n_ctx 96, 4,096 tokens, 0.9 M parameters, float32"."""
+    """The network in a line, such as "2 layers, 4 heads, width 128, n_ctx 96, 4,096 tokens, 0.9 M parameters, float32"."""
     size = count_parameters(config, readout) / 1e6
     parts = [
-        f"{counted(config.n_layer, 'layer')} of {config.n_embd}",
-        counted(config.n_head, "head"),
+        config.trunk_summary,
+        f"width {config.n_embd}",
         f"n_ctx {config.n_ctx}",
         f"{config.vocab_size:,} tokens",
         f"{size:.1f} M parameters" if size >= 0.1 else f"{round(size * 1e6):,} parameters",

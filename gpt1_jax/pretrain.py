@@ -9,6 +9,7 @@ a model that is trained already goes on with a text of another kind, before it i
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import math
 import shutil
@@ -221,7 +222,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         memory = estimate_memory(
             model,
             optimizer,
-            lm_objective(model, config.loss),
+            functools.partial(lm_objective, config=config.loss),
             lm_batch_shapes(config.batch_size, model.config.n_ctx),
             mesh,
             accumulation_steps=config.accumulation_steps,
@@ -230,12 +231,11 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         describe_run(
             workdir,
             mesh,
-            model.config,
+            model,
             memory=memory,
             shard_optimizer=isinstance(optimizer, ShardedOverData),
             n_steps=n_steps,
             **schedules,
-            parameters=count_parameters(model.config),
             tokens_per_step=config.batch_size * model.config.n_ctx,
             positions_in_the_softmax_at_once=_positions_at_once(config, model, mesh),
             training_tokens=train_shards.n_tokens,

@@ -134,7 +134,7 @@ def _check_shared(opened: Workdir) -> None:
 def describe_run(
     workdir: Path,
     mesh: Mesh,
-    model: GPT1Config,
+    model: GPT1,
     *,
     memory: MemoryEstimate,
     n_steps: int,
@@ -144,12 +144,12 @@ def describe_run(
 ) -> None:
     """Prints what is about to happen, and warns where nothing is learned."""
     with jax.set_mesh(mesh):
-        kernel = model.attention_kernel(model.n_ctx)
+        kernel = model.config.attention_kernel(model.config.n_ctx)
     shape = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
     shape += ", optimizer sharded" * shard_optimizer
-    how = f"attention {kernel}{' (auto)' * (model.attention == 'auto')}"
-    logging.info("mesh %s; %s", shape, model.trunk_summary if model.trunk == "lstm" else how)
-    logging.info("model %s", describe_model(model))
+    how = "" if model.config.trunk == "lstm" else f"; attention {kernel}{' (auto)' * (model.config.attention == 'auto')}"
+    logging.info("mesh %s%s", shape, how)
+    logging.info("model: %s", describe_model(model.config, model.readout))
     logging.info("memory of a device: %s", memory)
     if not memory.fits:
         logging.warning(

@@ -30,10 +30,11 @@ DTYPE = flags.DEFINE_enum("dtype", None, ["float32", "bfloat16"], "Of the comput
 def main() -> None:
     """Prints the continuations."""
     from gpt1_jax import generate, load_pretrained
+    from gpt1_jax.errors import counted
 
     model, params, tokenizer = load_pretrained(CHECKPOINT.value, step=STEP.value, dtype=DTYPE.value)
-    logging.info("at most %d new tokens for each of %d texts", MAX_NEW_TOKENS.value, len(PROMPT.value) * SAMPLES.value)
     prompts = [prompt for prompt in PROMPT.value for _ in range(SAMPLES.value)]
+    logging.info("%s, at most %d new tokens each", counted(len(prompts), "text"), MAX_NEW_TOKENS.value)
     texts = generate(
         model,
         params,

@@ -13,6 +13,7 @@ from gpt1_jax.errors import InputError, counted, did_you_mean, quoted
 from gpt1_jax.files import (
     first_missing,
     make_directory,
+    nearest,
     read_json,
     sha256_of_file,
     similar,
@@ -90,3 +91,14 @@ def test_suggestions(tmp_path):
     assert [counted(n, "row") for n in (0, 1, 2)] == ["0 rows", "1 row", "2 rows"]
     assert counted(2, "batch", "batches") == "2 batches"
     assert quoted(["a", "b"]) == "'a', 'b'"
+
+
+def test_the_end_of_a_message_about_a_missing_path(tmp_path):
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "one.txt").touch()
+    assert nearest(tmp_path / "book" / "one.txt") == (
+        f"; its folder {tmp_path}/book does not exist; did you mean {tmp_path}/books?"
+    )
+    assert nearest(tmp_path / "books" / "on.txt") == f"; did you mean {tmp_path}/books/one.txt?"
+    assert nearest(tmp_path / "book") == f"; did you mean {tmp_path}/books?"
+    assert nearest(tmp_path / "nothing_like_it") == ""

@@ -5,22 +5,18 @@ flags at the end. A command that needs another file, or a further flag, fails he
 """
 
 import ast
-import contextlib
 import csv
-import importlib.util
 import json
 import re
 import shlex
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import jax
 import pytest
-from absl import flags
+from programs import program
 
-from gpt1_jax import cli, finetune, load_pretrained, save_pretrained
+from gpt1_jax import finetune, load_pretrained, save_pretrained
 from gpt1_jax.aot.programs import make_program
 from gpt1_jax.aot.topologies import parse_topology
 from gpt1_jax.config import from_config
@@ -74,24 +70,6 @@ def recipes() -> list[str]:
     found = re.findall(r"^ +((?:--config\.\S+ ?)+)(?: |$)", documentation(ROOT / "configs" / "finetune.py"), re.M)
     continued = " ".join(commands())
     return [recipe.strip() for recipe in found if recipe.strip() not in continued]
-
-
-@contextlib.contextmanager
-def program(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A program with its flags parsed; they are gone afterwards, for the next one defines the same."""
-    before = set(flags.FLAGS)
-    monkeypatch.setattr(sys, "argv", arguments)
-    monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "true")  # what launch/benchmark.py sets is undone afterwards
-    spec = importlib.util.spec_from_file_location(f"launch_{Path(arguments[0]).stem}", ROOT / arguments[0])
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        cli.register_parsers()
-        assert flags.FLAGS(arguments)[1:] == []
-        yield module
-    finally:
-        for name in set(flags.FLAGS) - before:
-            delattr(flags.FLAGS, name)
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,16 @@
 """The command-line programs: they run, and bad input ends with one line and status 2."""
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from gpt1_jax import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,12 +32,30 @@ def test_finetune_evaluate_and_generate(corpus, pretrained, tmp_path):
         "--config.epochs=1",
         "--config.n_buckets=1",
         f"--init_from={pretrained}",
-        f"--workdir={tmp_path}/run",
+        f"--workdir={tmp_path}/a run",
     )
     assert finetuned.returncode == 0, finetuned.stderr
     assert "test accuracy" in finetuned.stdout
-    assert f"python launch/evaluate.py --checkpoint={tmp_path}/run --data=OTHER.csv" in finetuned.stdout
     assert "validation is 1" in finetuned.stderr  # a tenth was held out, and the log says how much that is
+    assert "2 layers, 4 heads, width 32, n_ctx 32, 380 tokens" in finetuned.stderr
+    assert re.search(r"memory of a device: \d+\.\d MiB of \d+\.\d\d GiB at most: params 0\.\d MiB", finetuned.stderr)
+    assert f"results go to {tmp_path}/a run" in finetuned.stderr
+    assert re.search(r"done in \d\d:\d\d\n$", finetuned.stderr)
+    next_command = finetuned.stdout.splitlines()[-1].strip()  # with a space in a path
+    pasted = subprocess.run(
+        next_command.replace("OTHER.csv", f"{corpus}/test.csv"),
+        shell=True,
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert pasted.returncode == 0, pasted.stderr
+    assert pasted.stdout.startswith("test accuracy")
+    assert f"model of {tmp_path}/a run (step " in pasted.stderr
+    (tmp_path / "a run").rename(tmp_path / "run")
 
     output = tmp_path / "results.json"
     evaluated = launch("evaluate", f"--checkpoint={tmp_path}/run", "--split=test,validation", f"--output={output}")
@@ -53,8 +75,8 @@ def test_finetune_evaluate_and_generate(corpus, pretrained, tmp_path):
     cola = f"--config.task.data={tmp_path}"
     sent = launch("finetune", "--config=configs/finetune.py:cola", cola, f"--init_from={pretrained}", *small)
     assert sent.returncode == 0, sent.stderr
-    assert f"are in {tmp_path}/cola, and for the benchmark's server submission/CoLA.tsv; with" in sent.stdout
-    assert f"python launch/submission.py --runs={tmp_path}/cola,..." in sent.stdout
+    assert f"are in {tmp_path}/cola, and for the benchmark's server submission/CoLA.tsv\n" in sent.stdout
+    assert f"launch/submission.py --runs={tmp_path}/cola,OTHER_RUNS --target=glue.zip" in sent.stdout
     assert (tmp_path / "cola" / "submission" / "CoLA.tsv").exists()
     assert "split test has 1 example without labels" in sent.stderr
 
@@ -68,8 +90,9 @@ def test_finetune_evaluate_and_generate(corpus, pretrained, tmp_path):
 @pytest.mark.parametrize(
     ("program", "arguments", "message"),
     [
-        ("pretrain", ["--config=configs/pretrain.py:huge"], "error: size 'huge' is unknown"),
-        ("pretrain", ["--config=nowhere.py"], "nowhere.py"),
+        ("pretrain", ["--config=configs/pretrain.py:smal"], "quickstart, continue; did you mean 'small'?"),
+        ("pretrain", ["--config=configs/pretrian.py:small"], "no such file; did you mean configs/pretrain.py?"),
+        ("pretrain", ["--config", "cfg/pretrain.py"], f"no such file; did you mean {ROOT}/configs/pretrain.py?"),
         ("pretrain", ["--config=configs/pretrain.py", "--config.modle.n_layer=2"], "error: --config has no such key"),
         ("pretrain", ["--config=configs/pretrain.py", "--config.n_step=2"], '"n_steps"'),
         ("pretrain", ["--config=configs/pretrain.py", "--config.n_steps=two"], "error: flag --config.n_steps=two"),
@@ -105,3 +128,30 @@ cli.run(lambda: show_and_wait("running"))
             process.send_signal(signal.SIGINT)
         assert process.wait(60) == -signal.SIGINT
         assert process.stderr.read().strip() == "interrupted"
+
+
+def test_memory_that_is_full_ends_with_one_message():
+    code = """
+import jax
+from gpt1_jax import cli
+cli.run(lambda: jax.numpy.zeros(1 << 55).block_until_ready())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the memory of a device is full: ")
+    assert "config.accumulation_steps" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_command_is_for_the_shell(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["launch/pretrain.py"])
+    monkeypatch.chdir(ROOT)
+    values = {"checkpoint": "my run's", "prompt": "it was $HOME", "data": ("a.csv", "b c.csv"), "output": ""}
+    _, script, *given = shlex.split(cli.command("generate", values))
+    assert script == "launch/generate.py"
+    assert given == ["--checkpoint=my run's", "--prompt=it was $HOME", "--data=a.csv,b c.csv", "--output="]
+    monkeypatch.setattr(sys, "argv", [str(ROOT / "launch" / "pretrain.py")])
+    monkeypatch.chdir(ROOT / "tests")
+    assert shlex.split(cli.command("generate", {}))[1] == str(ROOT / "launch" / "generate.py")
