@@ -301,7 +301,7 @@ def count_parameters(config: GPT1Config, readout: ReadOut | None = None) -> int:
 
 
 def describe_model(config: GPT1Config, readout: ReadOut | None = None) -> str:
-    """The network in a line, such as "2 layers, 4 heads, width 128, n_ctx 96, 4,096 tokens, 0.9 M parameters, float32"."""
+    """The network in a line: "2 layers, 4 heads, width 128, n_ctx 96, 4,096 tokens, 0.9 M parameters, float32"."""
     size = count_parameters(config, readout) / 1e6
     parts = [
         config.trunk_summary,

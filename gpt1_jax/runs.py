@@ -147,7 +147,9 @@ def describe_run(
         kernel = model.config.attention_kernel(model.config.n_ctx)
     shape = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
     shape += ", optimizer sharded" * shard_optimizer
-    how = "" if model.config.trunk == "lstm" else f"; attention {kernel}{' (auto)' * (model.config.attention == 'auto')}"
+    how = (
+        "" if model.config.trunk == "lstm" else f"; attention {kernel}{' (auto)' * (model.config.attention == 'auto')}"
+    )
     logging.info("mesh %s%s", shape, how)
     logging.info("model: %s", describe_model(model.config, model.readout))
     logging.info("memory of a device: %s", memory)
