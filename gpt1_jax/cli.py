@@ -78,7 +78,7 @@ def run(main: Callable[[], None], *, several: bool = False, keys: ConfigKeys | N
         logging.info("done in %s", tqdm.tqdm.format_interval(time.monotonic() - start))
 
     if cli_help.is_asked_for(sys.argv):
-        print(cli_help.page(sys.argv, main.__globals__["__doc__"] or "", keys))
+        print(cli_help.page(sys.argv[0], main.__globals__["__doc__"] or "", keys))
         sys.exit()
     start = time.monotonic()
     register_parsers()

@@ -41,16 +41,16 @@ def is_asked_for(argv: Sequence[str]) -> bool:
     return not _ASKS.isdisjoint(argv[1:])
 
 
-def page(argv: Sequence[str], doc: str, keys: ConfigKeys | None = None) -> str:
+def page(module: str, doc: str, keys: ConfigKeys | None = None) -> str:
     """The help of a program, whose flags are defined: at most `WIDTH` columns.
 
     Args:
-      argv: its name, as it was started, and its arguments.
+      module: that defined them, by its name to absl: of a program that runs, `sys.argv[0]`.
       doc: its docstring.
       keys: of its config.
     """
     parts = [inspect.cleandoc(doc)]
-    parts.append("Flags:\n" + _columns(_flag(flag) for flag in flags.FLAGS.get_key_flags_for_module(argv[0])))
+    parts.append("Flags:\n" + _columns(_flag(flag) for flag in flags.FLAGS.get_key_flags_for_module(module)))
     if keys is not None:
         rows = [(f"{name}={_text(value)}", text) for name, value, text in _described(keys)]
         parts.append(f"Keys of the config that matter, given as --config.KEY=VALUE:\n{_columns(rows)}")

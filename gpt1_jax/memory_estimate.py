@@ -28,6 +28,7 @@ from gpt1_jax.sharding import abstract_sharded, param_shardings
 from gpt1_jax.train import initial_state
 
 GIB = 1 << 30
+LM_COEF = jax.ShapeDtypeStruct((), jnp.float32)
 FLOAT32_WITHOUT_REMAT = ("cpu",)
 """Platforms whose compiler undoes remat and works in float32 where bfloat16 is asked for."""
 
@@ -151,7 +152,7 @@ def _read_backward(objective: Objective, params: Any, batch: Batch) -> int:
 
         return jax.vjp(loss, params)[1]
 
-    traced = jax.make_jaxpr(forward)(batch, params, jax.eval_shape(jax.random.key, 0), jnp.float32(0)).jaxpr
+    traced = jax.make_jaxpr(forward)(batch, params, jax.eval_shape(jax.random.key, 0), LM_COEF).jaxpr
     of_batch = set(traced.invars[: len(batch)])
     given = set(of_batch)
     for equation in traced.eqns:

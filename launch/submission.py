@@ -3,7 +3,8 @@
     python launch/submission.py --runs=runs/cola,runs/sst2,runs/mnli,... --target=glue.zip
     python launch/submission.py --runs=runs/sst2,WNLI.tsv --fill_missing --target=sst2_only.zip
 
-A run leaves its files in submission/ of its workdir. They have to be of the official test sets, whole.
+A run leaves its files in submission/ of its workdir. They have to be of the official test sets,
+whole.
 """
 
 from pathlib import Path

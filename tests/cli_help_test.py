@@ -22,11 +22,14 @@ REQUIRED += ("topology=v5e:2x4", "format=openai")
 def page(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, set[str]]:
     """The help of a program, and the names of its flags."""
     text = (ROOT / "launch" / f"{name}.py").read_text(encoding="utf-8")
-    given = [f"--{value}" for value in REQUIRED if f'"{value.partition("=")[0]}"' in text]
+    defined = re.findall(r'DEFINE_\w+\(\s*"(\w+)"', text)
+    given = [f"--{value}" for value in REQUIRED if value.partition("=")[0] in defined]
     monkeypatch.chdir(ROOT)
     with program([f"launch/{name}.py", *given], monkeypatch) as module:
-        own = {flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])}
-        return cli_help.page(sys.argv, module.__doc__, getattr(module, "KEYS", None)), own
+        by = flags.FLAGS.find_module_defining_flag(defined[0])
+        own = {flag.name for flag in flags.FLAGS.get_key_flags_for_module(by)}
+        assert own >= set(defined)
+        return cli_help.page(by, module.__doc__, getattr(module, "KEYS", None)), own
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
