@@ -1,4 +1,8 @@
-"""A hook of mkdocs: a page whose head says `include: FILE` is that file of the repository, its links made to fit."""
+"""A hook of mkdocs: pages that are files of the repository, and modules that no page of the API names.
+
+A page whose head says `include: FILE` is that file, its links made to fit; one that says `rest: true` ends with the
+modules of the package that are on no other page.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,13 @@ PAGES = {"README.md": "index.md", "launch/README.md": "running.md", "launch/clus
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """The text of the page."""
-    if not (name := page.meta.get("include")):
-        return markdown
+    if name := page.meta.get("include"):
+        return included(name)
+    return markdown + rest() if page.meta.get("rest") else markdown
+
+
+def included(name: str) -> str:
+    """A Markdown file of the repository, as a page in docs/."""
     folder = (ROOT / name).parent
 
     def link(match: re.Match[str]) -> str:
@@ -25,3 +34,15 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         return f"]({PAGES.get(inside, inside.removeprefix('docs/'))}{hash_}{anchor})"
 
     return re.sub(r"\]\(([^()\s]+)\)", link, (ROOT / name).read_text(encoding="utf-8"))
+
+
+def rest() -> str:
+    """The directives of the modules and packages that no page in api/ names."""
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "api").glob("*.md"))
+    named = set(re.findall(r"^::: gpt1_jax\.(\w+)", pages, re.M))
+    here = {
+        path.stem for path in (ROOT / "gpt1_jax").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    left = sorted(name for name in here - named if not name.startswith("_"))
+    options = "\n    options:\n      show_submodules: true"
+    return "".join(f"\n::: gpt1_jax.{name}{options * (ROOT / 'gpt1_jax' / name).is_dir()}\n" for name in left)

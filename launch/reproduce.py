@@ -1,13 +1,15 @@
-r"""Reproduces the paper's tables 2 to 5 and figure 2 on the data there are, as one page with plots and CSV files.
+r"""Reproduces the paper's tables 2 to 5 and figure 2 on the data there are, as a page with plots.
 
-    python launch/reproduce.py --config=configs/reproduce.py:quickstart --workdir=W     # half an hour on two cores
+    python launch/reproduce.py --config=configs/reproduce.py:quickstart --workdir=W
+                                                         # half an hour on two cores
 
     python launch/reproduce.py --config=configs/reproduce.py --config.data=FOLDER \
-        --pretrained=finetune-transformer-lm/model --config.parts=tables --workdir=W     # tables 2 to 4
+        --pretrained=finetune-transformer-lm/model --config.parts=tables --workdir=W
+                                                         # tables 2 to 4
 
-Start the same command again to continue: only what is missing is run; --dry_run says what that is. Keys that matter:
-config.data or config.tasks.NAME.task, config.parts, config.seeds, config.pretrain.source, config.finetune.*,
-config.lstm.units. configs/reproduce.py describes them.
+Start the same command again to continue: only what is missing is run; --dry_run says what that is.
+Keys that matter: config.data or config.tasks.NAME.task, config.parts, config.seeds,
+config.pretrain.source, config.finetune.*, config.lstm.units. configs/reproduce.py describes them.
 """
 
 from absl import flags
