@@ -3,7 +3,8 @@
 Parameters, Adam's moments and the batch are counted as they lie on the mesh. Of the rest there are bounds, since the
 compiler decides how long an array lives: all gradients exist at once, and so does all that the backward pass reads of
 the forward pass. The latter is not a formula but what JAX says the backward pass needs of this very model, with its
-remat, attention kernel and loss; of a CPU, whose compiler undoes remat and works in float32, without the two.
+remat, attention kernel and loss. Compilers for accelerators make what lies between products and kernels again where
+it is read, so that only results of these count; the one for CPUs keeps everything, undoes remat and works in float32.
 launch/compile.py has the compiler's own plan instead, and takes as long as it.
 """
 
@@ -29,8 +30,10 @@ from gpt1_jax.train import initial_state
 
 GIB = 1 << 30
 LM_COEF = jax.ShapeDtypeStruct((), jnp.float32)
-FLOAT32_WITHOUT_REMAT = ("cpu",)
-"""Platforms whose compiler undoes remat and works in float32 where bfloat16 is asked for."""
+KEEPS_EVERYTHING = ("cpu",)
+"""Platforms whose compiler computes nothing twice, remat or not, and works in float32 where bfloat16 is asked for."""
+COSTLY = ("dot_general", "pallas_call", "scan", "while")
+"""What the other compilers do not compute twice by themselves."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +101,8 @@ def estimate_memory(
         state.params,
         param_shardings(model, mesh),
     )
-    if mesh.devices.flat[0].platform in FLOAT32_WITHOUT_REMAT:
+    keeps_everything = mesh.devices.flat[0].platform in KEEPS_EVERYTHING
+    if keeps_everything:
         model = GPT1(dataclasses.replace(model.config, remat="none", dtype="float32"), model.readout)
     minimised = objective(model)
     wide = jnp.dtype(jnp.float32).itemsize
@@ -116,10 +120,10 @@ def estimate_memory(
     }
     n_parts = mesh.shape["data"] * mesh.shape["fsdp"]
     with jax.set_mesh(mesh):
-        kept = _read_backward(minimised, whole, micro)
+        kept = _read_backward(minimised, whole, micro, everything=keeps_everything or model.config.remat != "none")
         *rows, length = micro["tokens"].shape
         positions = positions_at_once((math.prod(rows), length), chunk)
-    logits = 2 * wide * math.prod(rows) * positions * model.config.padded_rows // mesh.shape["tensor"]
+    logits = (wide + narrow) * math.prod(rows) * positions * model.config.padded_rows // mesh.shape["tensor"]
     return MemoryEstimate(
         params,
         _bytes(state.opt_state),
@@ -140,8 +144,11 @@ def available_bytes(mesh: Mesh) -> int | None:
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
-def _read_backward(objective: Objective, params: Any, batch: Batch) -> int:
-    """Bytes that the backward pass reads and that depend on the batch: parameters, and copies of them, do not."""
+def _read_backward(objective: Objective, params: Any, batch: Batch, *, everything: bool) -> int:
+    """Bytes that the backward pass reads and that depend on the batch: parameters, and copies of them, do not.
+
+    Without `everything` only what `COSTLY` operations give, and what else follows from it is made again.
+    """
 
     def forward(batch: Batch, params: Any, key: Any, lm_coef: Any) -> Any:
         rows = jnp.arange(batch["tokens"].shape[0])
@@ -150,7 +157,7 @@ def _read_backward(objective: Objective, params: Any, batch: Batch) -> int:
         def loss(params: Any) -> Any:
             return objective.loss(params, normalized, rows, key, {"lm_coef": lm_coef})[0]
 
-        return jax.vjp(loss, params)[1]
+        return jax.vjp(loss if everything else jax.checkpoint(loss, policy=_is_costly), params)[1]
 
     traced = jax.make_jaxpr(forward)(batch, params, jax.eval_shape(jax.random.key, 0), LM_COEF).jaxpr
     of_batch = set(traced.invars[: len(batch)])
@@ -160,6 +167,10 @@ def _read_backward(objective: Objective, params: Any, batch: Batch) -> int:
             of_batch.update(equation.outvars)
     kept = {x for x in traced.outvars if isinstance(x, Var)} & of_batch - given
     return sum(x.aval.size * x.aval.dtype.itemsize for x in kept)
+
+
+def _is_costly(primitive: Any, *_: Any, **__: Any) -> bool:
+    return primitive.name in COSTLY
 
 
 def _bytes(tree: Any) -> int:

@@ -63,7 +63,7 @@ def test_what_takes_less_is_said_to_take_less(devices, monkeypatch):
         assert estimated(devices[:1], **settings).activations < one.activations, settings
     for settings in ({"remat": "full"}, {"dtype": "bfloat16"}):  # neither of which a CPU knows
         assert estimated(devices[:1], **settings).activations == one.activations
-    monkeypatch.setattr(memory_estimate, "FLOAT32_WITHOUT_REMAT", ())
+    monkeypatch.setattr(memory_estimate, "KEEPS_EVERYTHING", ())
     for settings in ({"remat": "dots"}, {"dtype": "bfloat16"}):
         assert estimated(devices[:1], **settings).activations < one.activations, settings
     spread = estimated(devices, mesh={"data": 2, "fsdp": 4})
