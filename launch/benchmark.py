@@ -17,7 +17,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from absl import flags
+from absl import flags, logging
 from ml_collections import config_flags
 
 from gpt1_jax import cli, host_memory
@@ -76,7 +76,7 @@ def main() -> None:
     )
     cases, ended = suite.cases(settings), None
     where = counted(jax.device_count(), "device")
-    print(f"{where} of {jax.default_backend()} ({jax.devices()[0].device_kind}), {describe_model(settings.model)}")
+    logging.info("%s of %s: %s", where, jax.devices()[0].device_kind, describe_model(settings.model))
     print(suite.plan(cases, settings), flush=True)
     checks = []
     try:

@@ -16,7 +16,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from absl import flags, logging
+from absl import flags
 from ml_collections import config_flags
 
 from gpt1_jax import cli
@@ -46,7 +46,7 @@ def main() -> None:
     topologies.compile_only()
     reports, refused = [], []
     for machine in machines:
-        logging.info("compiling for %s, %s: a minute or two for the paper's model", machine.name, machine.chip.name)
+        print(f"compiling for {machine.name}: a minute or two for the paper's model", flush=True)
         try:
             one, text = compile_for(CONFIG.value, machine, length=LENGTH.value)
         except InputError as error:

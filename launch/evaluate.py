@@ -1,10 +1,10 @@
 r"""Evaluates a checkpoint: perplexity of text, or the metrics of a task, also zero-shot.
 
-    python launch/evaluate.py --checkpoint=runs/books                              # its held-out text
-    python launch/evaluate.py --checkpoint=runs/books --source='text:other/*.txt'  # any text
-    python launch/evaluate.py --checkpoint=runs/reviews                            # validation split
-    python launch/evaluate.py --checkpoint=runs/reviews --split=train,test         # other splits
-    python launch/evaluate.py --checkpoint=runs/reviews --data=other.csv           # other rows
+    python launch/evaluate.py --checkpoint=runs/books                             # its own held-out
+    python launch/evaluate.py --checkpoint=runs/books --source='text:other/*.txt' # any text
+    python launch/evaluate.py --checkpoint=runs/reviews                           # validation split
+    python launch/evaluate.py --checkpoint=runs/reviews --split=train,test        # other splits
+    python launch/evaluate.py --checkpoint=runs/reviews --data=other.csv          # other rows
     python launch/evaluate.py --checkpoint=runs/reviews --data=new.csv --unlabelled \
         --predictions=out
     python launch/evaluate.py --checkpoint=runs/books --zero_shot=sst2 --data=reviews.csv \

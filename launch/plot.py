@@ -1,11 +1,12 @@
-"""Draws a run and its model: curves, confusion matrices, embeddings, and attention and next tokens of a prompt.
+"""Draws a run and its model: curves, confusion matrices, embeddings, attention, next tokens.
 
     python launch/plot.py --checkpoint=runs/books
-    python launch/plot.py --checkpoint=runs/books --prompt='It was the best of times' --output=pictures
+    python launch/plot.py --checkpoint=runs/books --prompt='It was the best' --output=pictures
     python launch/plot.py --checkpoint=runs/reviews --prompt='a moving story'
 
-A run draws its curves at its end; this draws them again, also those of a run that is still going. Repeat --prompt for
-several texts. Of a folder without a run (OpenAI's, Hugging Face's) there are embeddings and prompts alone.
+A run draws its curves at its end; this draws them again, also those of a run that is still going.
+Repeat --prompt for several texts. Of a folder without a run (OpenAI's, Hugging Face's) there are
+embeddings and prompts alone.
 """
 
 from absl import flags

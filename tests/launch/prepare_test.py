@@ -46,7 +46,7 @@ def test_killed_and_started_again_gives_the_same_bytes(corpus, tmp_path):
     assert not killed.complete
     output, log = launch(*command).communicate(timeout=120)
     assert f"part-00001-of-00002: {len(killed.shards)} finished shards are kept" in log
-    assert output.splitlines()[-1].endswith(f"--config.shards={tmp_path}/a --workdir=NEW")
+    assert output.splitlines()[-1].endswith(f"--config.shards={tmp_path}/a --workdir={tmp_path}/a-run")
     assert f"{open_corpus(tmp_path / 'a').train.n_documents} " in output
 
     split = Split(0.1)
