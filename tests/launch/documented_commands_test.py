@@ -190,11 +190,27 @@ def test_a_recipe_is_one(recipe, desk, monkeypatch):
         check(module)
 
 
+def shown() -> list[str]:
+    """The commands in the code blocks of README.md and launch/README.md, each on one line."""
+    pages = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "launch/README.md"))
+    blocks = re.findall(r"^```\w*\n(.*?)^```", pages, re.M | re.S)
+    joined = re.sub(r"\\\n\s*", "", "".join(blocks))
+    return [line for line in joined.splitlines() if line.startswith("python launch/") and "FLAGS" not in line]
+
+
+@pytest.mark.parametrize("command", shown())
+def test_a_command_on_a_page_has_flags_and_keys_that_are_there(command, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with program(shlex.split(command, comments=True)[1:], monkeypatch) as module:
+        assert module.main.__doc__
+
+
 def test_all_are_found():
     text = "".join(map(documentation, DOCUMENTS))
     assert len(commands()) == text.count("python launch/")
     assert all(any(config in command for command in commands()) for config in PARSED)
     assert all(any(placeholder in command for command in commands()) for placeholder in STANDS_FOR)
+    assert len(shown()) > 15
     assert {command.split()[1].removeprefix("launch/") for command in commands()} == {
         path.name for path in (ROOT / "launch").glob("*.py")
     }
