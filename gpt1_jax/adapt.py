@@ -86,9 +86,7 @@ def write_texts(examples: Sequence[Example], directory: Path) -> Path:
     path = directory / TEXTS
 
     def write() -> str:
-        texts = dict.fromkeys(
-            value for example in examples for name, value in example.fields.items() if name != "answers"
-        )
+        texts = dict.fromkeys(text for example in examples for text in example.texts.values())
         lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts if text.strip())
         make_directory(directory, "workdir")
         if not path.exists() or path.read_bytes() != lines.encode("utf-8"):

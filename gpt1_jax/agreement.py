@@ -95,10 +95,19 @@ def on_first(work: Callable[[], T]) -> T:
     """
     if jax.process_count() == 1:
         return work()
-    return on_some(work, here=jax.process_index() == 0)[0]
+    return _results(work, here=jax.process_index() == 0)[0]
 
 
-def on_some(work: Callable[[], T], *, here: bool = True) -> list[T | None]:
+def on_each(work: Callable[[], T]) -> list[T]:
+    """What `work` returned on each process, which JSON has to hold.
+
+    Raises:
+      SharedInputError, PeerFailed, Interrupted: as `on_some`.
+    """
+    return _results(work, here=True)
+
+
+def on_some(work: Callable[[], T], *, here: bool) -> list[T | None]:
     """What `work` returned on each process, which JSON has to hold; None for those that did not say `here`.
 
     It may take long, longer on one process than on another, and any may fail: it runs in a thread, while the processes
@@ -108,6 +117,10 @@ def on_some(work: Callable[[], T], *, here: bool = True) -> list[T | None]:
       SharedInputError, PeerFailed: it failed.
       Interrupted: SIGTERM came before it was done.
     """
+    return _results(work, here=here)
+
+
+def _results(work: Callable[[], Any], *, here: bool) -> list[Any]:
     if jax.process_count() == 1:
         return [work() if here else None]
     with together():

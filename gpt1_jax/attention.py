@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Float32, Int
 
 from gpt1_jax.dropout import Dropout
 from gpt1_jax.errors import InputError
@@ -70,15 +71,15 @@ def select_kernel(name: str, length: int, head_dim: int, dropout: Dropout | None
 
 
 def causal_attention(
-    q: Array,
-    k: Array,
-    v: Array,
+    q: Float[Array, "B Lq H head_dim"],
+    k: Float[Array, "B S H head_dim"],
+    v: Float[Array, "B S H head_dim"],
     *,
-    q_slots: Array | None = None,
-    kv_mask: Array | None = None,
+    q_slots: Int[Array, "#B Lq"] | None = None,
+    kv_mask: Bool[Array, "B S"] | None = None,
     dropout: Dropout | None = None,
     kernel: str = "auto",
-) -> Array:
+) -> Float[Array, "B Lq H head_dim"]:
     """Multi-head causal attention.
 
     What only "xla" computes goes there: a cache, and under "auto" also given dropout masks and what is too large.
@@ -103,14 +104,14 @@ def causal_attention(
 
 
 def self_attention(
-    product: Array,
-    bias: Array,
+    product: Float[Array, "B 3 L D"],
+    bias: Float32[Array, "3 1 D"],
     n_heads: int,
     *,
-    kv_mask: Array | None = None,
+    kv_mask: Bool[Array, "B L"] | None = None,
     dropout: Dropout | None = None,
     kernel: str = "auto",
-) -> Array:
+) -> Float[Array, "B L D"]:
     """Causal attention of a sequence to itself, from the projection of q, k and v to what the output projection takes.
 
     A kernel that works on these as they are has nothing to copy, and gets the bias's gradient as it goes.
@@ -137,7 +138,9 @@ def self_attention(
     return KERNELS[name](q, k, v, None, kv_mask, dropout).reshape(n_rows, length, width)
 
 
-def split_heads(product: Array, bias: Array, n_heads: int) -> list[Array]:
+def split_heads(
+    product: Float[Array, "B 3 L D"], bias: Float32[Array, "3 1 D"], n_heads: int
+) -> list[Float[Array, "B L {n_heads} head_dim"]]:
     """q, k and v, [B, L, H, head_dim] each, of what `self_attention` takes."""
     n_rows, _, length, width = product.shape
     parts = jnp.split(add_bias(product, bias), 3, axis=1)

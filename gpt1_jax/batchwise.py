@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from gpt1_jax.data.progress import ReadingProgress
+from gpt1_jax.data.windows import Batches
 from gpt1_jax.sharding import to_global
 from gpt1_jax.stop import raise_if_stopped
 
@@ -21,7 +21,7 @@ MAX_AHEAD = 2
 def outputs_of(
     step: Callable[[Any, Any], Any],
     params: Any,
-    batches: Sequence[Mapping[str, np.ndarray]],
+    batches: Batches,
     mesh: Mesh,
     *,
     label: str,

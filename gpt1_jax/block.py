@@ -13,6 +13,7 @@ import flax.linen as nn
 import flax.struct
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Float32, Int
 
 from gpt1_jax.attention import self_attention, split_heads
 from gpt1_jax.dropout import dropout_site
@@ -71,8 +72,7 @@ def _layer_norm(config: GPT1Config) -> nn.Module:
     )
 
 
-@flax.struct.dataclass
-class Context:
+class Context(flax.struct.PyTreeNode):
     """What every layer of one call shares.
 
     Attributes:
@@ -82,9 +82,9 @@ class Context:
       deterministic: True switches dropout off.
     """
 
-    rows: Array
-    kv_mask: Array | None
-    start: Array | None
+    rows: Int[Array, " B"]
+    kv_mask: Bool[Array, "B L"] | None
+    start: Int[Array, " B"] | None
     deterministic: bool = flax.struct.field(pytree_node=False)
 
 
@@ -107,7 +107,7 @@ class _HeadsLinear(nn.Module):
     contraction: str
 
     @nn.compact
-    def __call__(self, x: Array) -> tuple[Array, Array]:
+    def __call__(self, x: Float[Array, "B L n_in"]) -> tuple[Float[Array, "B ..."], Float32[Array, "... n_out"]]:
         """[B, L, D] -> [B, 3, L, H * head_dim], or [B, L, H * head_dim] -> [B, L, D]; and the bias beside it."""
         at, dtype = self.axes.index("heads"), jnp.dtype(self.config.dtype)
         n_in = 1 if at else 2
@@ -137,13 +137,14 @@ class Attention(nn.Module):
         self.c_proj = _HeadsLinear(c, (*heads, c.n_embd), ("heads", None, "embed"), "ble,ed->bld")
 
     def __call__(
-        self, x_BxLxD: Array, context: Context, layer_cache: LayerCache | None = None
-    ) -> tuple[Array, LayerCache | None]:
+        self, x_BxLxD: Float[Array, "B L D"], context: Context, layer_cache: LayerCache | None = None
+    ) -> tuple[Float[Array, "B L D"], LayerCache | None]:
         """Returns the branch's output [B, L, D] and the updated (keys, values) of the layer, if there is a cache."""
         c = self.config
         product, bias = self.c_attn(x_BxLxD)
         product = constrain(product, "batch", None, None, "heads")
         if layer_cache is not None:
+            assert context.start is not None, "a cache is written from some slot on"
             q, k, v = split_heads(product, bias, c.n_head)
             a, layer_cache = cached_attention(q, k, v, layer_cache, context.start)
             a = a.reshape(x_BxLxD.shape)
@@ -169,7 +170,7 @@ class MLP(nn.Module):
         self.c_fc = linear(self.config, 4 * self.config.n_embd, ("embed", "mlp"))
         self.c_proj = linear(self.config, self.config.n_embd, ("mlp", "embed"))
 
-    def __call__(self, x_BxLxD: Array, context: Context) -> Array:
+    def __call__(self, x_BxLxD: Float[Array, "B L D"], context: Context) -> Float[Array, "B L D"]:
         """Returns the branch's output [B, L, D]."""
         h = constrain(self.c_fc(x_BxLxD), "batch", None, "mlp")
         m = self.c_proj(ACTIVATIONS[self.config.activation](h))
@@ -190,8 +191,8 @@ class Block(nn.Module):
         self.ln_2 = _layer_norm(self.config)
 
     def __call__(
-        self, x_BxLxD: Array, context: Context, layer_cache: LayerCache | None = None
-    ) -> tuple[Array, LayerCache | None]:
+        self, x_BxLxD: Float[Array, "B L D"], context: Context, layer_cache: LayerCache | None = None
+    ) -> tuple[Float[Array, "B L D"], LayerCache | None]:
         """Returns the block's output [B, L, D] and the layer's updated cache."""
         a, layer_cache = self.attn(x_BxLxD, context, layer_cache)
         n = self.ln_1(x_BxLxD + a)

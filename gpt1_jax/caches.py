@@ -8,13 +8,13 @@ from __future__ import annotations
 import flax.struct
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Float, Float32, Int
 
 from gpt1_jax.lstm import zero_state
 from gpt1_jax.model_config import GPT1Config
 
 
-@flax.struct.dataclass
-class KVCache:
+class KVCache(flax.struct.PyTreeNode):
     """Keys and values of the tokens seen so far.
 
     Attributes:
@@ -24,9 +24,9 @@ class KVCache:
       length: int32 [B], tokens held by each row; slots from there on are free.
     """
 
-    keys: tuple[Array, ...]
-    values: tuple[Array, ...]
-    length: Array
+    keys: tuple[Float[Array, "B H S head_dim"], ...]
+    values: tuple[Float[Array, "B H S head_dim"], ...]
+    length: Int[Array, " B"]
 
     @classmethod
     def empty(cls, config: GPT1Config, batch_size: int, n_slots: int | None = None) -> KVCache:
@@ -35,8 +35,9 @@ class KVCache:
         layers = tuple(jnp.zeros(shape, config.dtype) for _ in range(config.n_layer))
         return cls(keys=layers, values=layers, length=jnp.zeros((batch_size,), jnp.int32))
 
-    def with_row(self, row: Array, other: KVCache) -> KVCache:
+    def with_row(self, row: Int[Array, ""], other: Cache) -> KVCache:
         """The same with one row taken from a cache of one row, of no more slots."""
+        assert isinstance(other, KVCache), "all caches of a model are of one kind"
 
         def put(layers: tuple[Array, ...], new: tuple[Array, ...]) -> tuple[Array, ...]:
             pairs = zip(layers, new, strict=True)
@@ -46,8 +47,7 @@ class KVCache:
         return KVCache(put(self.keys, other.keys), put(self.values, other.values), length)
 
 
-@flax.struct.dataclass
-class LSTMCache:
+class LSTMCache(flax.struct.PyTreeNode):
     """The state of an LSTM after the tokens seen so far. It takes the same space for any number of them.
 
     Attributes:
@@ -56,9 +56,9 @@ class LSTMCache:
       length: int32 [B], tokens read by each row. Where it is 0, c and h count as zero, whatever they are.
     """
 
-    c: Array
-    h: Array
-    length: Array
+    c: Float32[Array, "B U"]
+    h: Float32[Array, "B U"]
+    length: Int[Array, " B"]
 
     @classmethod
     def empty(cls, config: GPT1Config, batch_size: int) -> LSTMCache:
@@ -67,13 +67,14 @@ class LSTMCache:
         return cls(c, h, jnp.zeros((batch_size,), jnp.int32))
 
     @property
-    def state(self) -> tuple[Array, Array]:
+    def state(self) -> tuple[Float32[Array, "B U"], Float32[Array, "B U"]]:
         """C and h of every row."""
         begun = (self.length > 0)[:, None]
         return jnp.where(begun, self.c, 0.0), jnp.where(begun, self.h, 0.0)
 
-    def with_row(self, row: Array, other: LSTMCache) -> LSTMCache:
+    def with_row(self, row: Int[Array, ""], other: Cache) -> LSTMCache:
         """The same with one row taken from a cache of one row."""
+        assert isinstance(other, LSTMCache), "all caches of a model are of one kind"
         c, h = self.c.at[row].set(other.c[0]), self.h.at[row].set(other.h[0])
         return LSTMCache(c, h, self.length.at[row].set(other.length[0]))
 

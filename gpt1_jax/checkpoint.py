@@ -114,7 +114,9 @@ class Checkpointer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             self.close()
         except Exception as failure:
@@ -344,9 +346,11 @@ class Checkpointer:
         return self._known_metrics[step]
 
     def _best_of(self, steps: Sequence[int]) -> int | None:
-        values = {step: self._metrics_of(step).get(self._best_metric) for step in steps}
-        scored = [step for step, value in values.items() if value is not None]
-        return max(scored, key=lambda step: (self._sign * values[step], -step), default=None)
+        metric = self._best_metric
+        if metric is None:
+            return None
+        scored = {step: value for step in steps if (value := self._metrics_of(step).get(metric)) is not None}
+        return max(scored, key=lambda step: (self._sign * scored[step], -step), default=None)
 
     def _add_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         known = self._metrics_of(step)
@@ -370,12 +374,15 @@ class Checkpointer:
 
     def _write_manifest(self) -> None:
         """Called by Orbax, in its thread on process 0, between the last file and the final name."""
-        step = self._pending.step
+        pending = self._pending
+        assert pending is not None, "Orbax finishes what `save` began"
+        step = pending.step
         folder = self._temporary(step) if self._temporary(step).exists() else self._folder(step)  # gs:// has but one
-        self._pending.of_files_in(folder).write(folder)
+        pending.of_files_in(folder).write(folder)
 
     def _abandon(self, error: Exception) -> InputError:
         """Forgets the save in progress, frees the space it took, and says so."""
+        assert self._pending is not None
         step, self._pending = self._pending.step, None
         reason = str(error).rpartition('": ')[-1]  # TensorStore repeats long paths before it
         remedy = "Make space there, or make it writable, and start the same command again."

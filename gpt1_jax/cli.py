@@ -233,7 +233,7 @@ class _OrNone(flags.ArgumentParser):
     def __init__(self, parser: flags.ArgumentParser) -> None:
         self._parser = parser
 
-    def parse(self, argument: object) -> object:
+    def parse(self, argument: str) -> object:
         return None if argument == "None" else self._parser.parse(argument)
 
     def flag_type(self) -> str:

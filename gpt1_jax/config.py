@@ -7,11 +7,14 @@ import re
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpt1_jax.errors import InputError, did_you_mean
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
@@ -40,7 +43,7 @@ def from_config(cls: type[T], config: Any = None, *, where: str = "config", defa
     if not isinstance(config, Mapping):
         raise InputError(f"{where} must be a {cls.__name__} or a mapping, not {type(config).__name__}")
     hints = typing.get_type_hints(cls)
-    names = {f.name: f.default for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    names = {f.name: f.default for f in dataclasses.fields(cls)}
     for key in config:
         if key not in names:
             hint = did_you_mean(str(key), names) or f"; known keys: {list(names)}"
@@ -49,7 +52,7 @@ def from_config(cls: type[T], config: Any = None, *, where: str = "config", defa
     for key, value in config.items():
         default = names[key] if defaults is None else getattr(defaults, key)
         values[key] = _convert(hints[key], value, f"{where}.{key}", default)
-    return cls(**values) if defaults is None else dataclasses.replace(defaults, **values)  # type: ignore[type-var]
+    return cls(**values) if defaults is None else dataclasses.replace(defaults, **values)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -97,9 +100,9 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _convert(hint: Any, value: Any, where: str, default: Any = None) -> Any:
-    if dataclasses.is_dataclass(hint):
-        base = default if isinstance(default, hint) else None  # type: ignore[arg-type]
-        return from_config(hint, value, where=where, defaults=base)  # type: ignore[arg-type]
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        base = default if isinstance(default, hint) else None
+        return from_config(hint, value, where=where, defaults=base)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and types.NoneType in args:

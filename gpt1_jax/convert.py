@@ -15,7 +15,7 @@ from gpt1_jax import bucket, tokenizers
 from gpt1_jax.errors import InputError
 from gpt1_jax.interop.openai_folder import N_HEAD
 from gpt1_jax.mirror import copy_of
-from gpt1_jax.model import GPT1, GPT1Config, count_parameters
+from gpt1_jax.model import GPT1, GPT1Config, apply, count_parameters
 from gpt1_jax.pretrained import Params, format_of, load_pretrained, save_pretrained
 from gpt1_jax.tokenizers import MissingTokenizer, Tokenizer
 from gpt1_jax.warm_start import without_head
@@ -88,7 +88,7 @@ def run(
     step: int | None = None,
     n_ctx: int | None = None,
     n_head: int | None = None,
-    tokenizer: str | os.PathLike[str] | None = None,
+    tokenizer: str | Path | None = None,
     approximate: bool = False,
 ) -> Conversion:
     """Writes the model of one folder into another, loads that, and compares its logits with the source's.
@@ -188,7 +188,7 @@ def _compiled_logits(model: GPT1, with_head: bool) -> Callable[[Params, np.ndarr
             logits = [m.lm_logits(h, table)]
             return [*logits, m.task_logits(h[None], tokens[None])] if with_head else logits
 
-        return model.apply({"params": params}, method=forward)
+        return apply(model, params, forward)
 
     return jax.jit(run)
 

@@ -23,6 +23,7 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Float32, Int
 
 from gpt1_jax.kernels.sharded import platform
 from gpt1_jax.precision import matmul_precision
@@ -35,7 +36,7 @@ TOKENS_AT_ONCE = {"cpu": 1024}
 TOKENS_AT_ONCE_ELSEWHERE = 4096
 
 
-def positions_at_once(shape: tuple[int, int], chunk: int | None = None) -> int:
+def positions_at_once(shape: tuple[int, ...], chunk: int | None = None) -> int:
     """How many of the L positions of rows [B, L] have their logits computed at a time.
 
     Args:
@@ -51,7 +52,14 @@ def positions_at_once(shape: tuple[int, int], chunk: int | None = None) -> int:
     return -(-n_tokens // -(-n_tokens // most))
 
 
-def next_token_nll(h: Array, table: Array, tokens: Array, *, n_rows: int, chunk: int | None = None) -> Array:
+def next_token_nll(
+    h: Float[Array, "B L D"],
+    table: Float[Array, "R D"],
+    tokens: Int[Array, "B L"],
+    *,
+    n_rows: int,
+    chunk: int | None = None,
+) -> Float32[Array, "B L-1"]:
     """-log P(tokens[t] | tokens[<t]) (paper, equation 1).
 
     Its gradient computes the logits a second time where they do not all exist at once: see `weighted_nll`.
@@ -77,7 +85,14 @@ def next_token_nll(h: Array, table: Array, tokens: Array, *, n_rows: int, chunk:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def weighted_nll(h: Array, table: Array, tokens: Array, weights: Array, n_rows: int, chunk: int | None = None) -> Array:
+def weighted_nll(
+    h: Float[Array, "B L D"],
+    table: Float[Array, "R D"],
+    tokens: Int[Array, "B L"],
+    weights: Float32[Array, "B L-1"],
+    n_rows: int,
+    chunk: int | None = None,
+) -> Float32[Array, ""]:
     """The sum of `next_token_nll` times float32 `weights` [B, L - 1]: float32 [].
 
     Where its gradient is asked for, the forward pass computes it, too (see above); else that costs nothing.
@@ -131,15 +146,22 @@ def _backward(n_rows: int, chunk: int | None, kept: tuple[Array, Array, Array], 
 weighted_nll.defvjp(_forward, _backward)
 
 
-def _nll(h: Array, targets: Array, *, table: Array, n_rows: int) -> Array:
+def _nll(
+    h: Float[Array, "B P D"], targets: Int[Array, "B P"], *, table: Float[Array, "R D"], n_rows: int
+) -> Float32[Array, "B P"]:
     """[B, P, D] and int32 [B, P] -> float32 [B, P]."""
     logits, row = _logits(h, table, n_rows)
     return jax.nn.logsumexp(logits, axis=-1) - _target_logits(logits, targets, row == targets[..., None])
 
 
 def _nll_and_gradients(
-    h: Array, targets: Array, weights: Array, *, table: Array, n_rows: int
-) -> tuple[Array, Array, Array, Array]:
+    h: Float[Array, "B P D"],
+    targets: Int[Array, "B P"],
+    weights: Float32[Array, "B P"],
+    *,
+    table: Float[Array, "R D"],
+    n_rows: int,
+) -> tuple[Float32[Array, "B P"], Float[Array, "B P D"], Float[Array, "B P R"], Float[Array, "B P D"]]:
     """As `_nll`; of the weighted sum dh [B, P, D]; and the factors of d_table: d [B, P, R] and w / s h [B, P, D]."""
     logits, row = _logits(h, table, n_rows)
     is_target = row == targets[..., None]
@@ -165,7 +187,9 @@ def _nll_and_gradients(
     return nll, (scale * dh).astype(h.dtype), d, (scale * h).astype(h.dtype)
 
 
-def _target_logits(logits: Array, targets: Array, is_target: Array) -> Array:
+def _target_logits(
+    logits: Float32[Array, "B P R"], targets: Int[Array, "B P"], is_target: Bool[Array, "B P R"]
+) -> Float32[Array, "B P"]:
     """[B, P, R], int32 [B, P] and which of the logits they are -> [B, P]."""
     if alone_on_cpu():  # where nothing fuses with a sum, and the terms of this one would be written down
         return jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
@@ -178,7 +202,9 @@ def _product(subscripts: str, x: Array, y: Array) -> Array:
     return jnp.einsum(subscripts, x, y, precision=matmul_precision(x.dtype), preferred_element_type=jnp.float32)
 
 
-def _logits(h: Array, table: Array, n_rows: int) -> tuple[Array, Array]:
+def _logits(
+    h: Float[Array, "B P D"], table: Float[Array, "R D"], n_rows: int
+) -> tuple[Float32[Array, "B P R"], Int[Array, "B P R"]]:
     """float32 [B, P, R], padded rows at a value that never wins, and the row of each entry."""
     logits = jnp.einsum("bld,rd->blr", h, table, precision=matmul_precision(h.dtype)).astype(jnp.float32)
     row = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)

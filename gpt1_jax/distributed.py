@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 from absl import logging
@@ -68,7 +69,7 @@ def start(
                 "distributed.start: give coordinator, num_processes and process_id, or none of them; local_device_ids "
                 "goes with them"
             )
-        cluster = Cluster("distributed.start", num_processes, process_id, coordinator, local_device_ids)
+        cluster: Cluster | None = Cluster("distributed.start", num_processes, process_id, coordinator, local_device_ids)
     else:
         cluster = find_cluster(environ)
     if cluster is None or cluster.num_processes == 1:
@@ -77,7 +78,7 @@ def start(
         raise RuntimeError("jax.distributed is initialized already: call gpt1_jax.distributed.start in its place, once")
     end = time.monotonic() + timeout
     if cluster.coordinator:
-        _check_coordinator(cluster, end)
+        _check_coordinator(cluster, cluster.coordinator, end)
     _initialize(cluster, end, timeout, heartbeat)
     _check_devices(cluster)
     return True
@@ -108,9 +109,9 @@ def leave(status: int, *, together: bool) -> None:
     os._exit(status)
 
 
-def _check_coordinator(cluster: Cluster, end: float) -> None:
+def _check_coordinator(cluster: Cluster, coordinator: str, end: float) -> None:
     """Finds out why the coordinator cannot be reached, while it is still possible to say so."""
-    host, _, port = cluster.coordinator.rpartition(":")
+    host, _, port = coordinator.rpartition(":")
     host = host.strip("[]")
     try:
         found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
@@ -119,7 +120,7 @@ def _check_coordinator(cluster: Cluster, end: float) -> None:
             f"{cluster.source}: the coordinator {cluster.coordinator} cannot be found ({error.strerror or error}); "
             "give the name or the address of process 0's machine"
         ) from None
-    addresses = sorted({address[0] for *_, address in found})
+    addresses = sorted({str(address[0]) for *_, address in found})
     here = all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses)
     itself = (
         f" {host} is {', '.join(addresses)} here, which every machine calls itself: from another machine it never "
@@ -161,7 +162,7 @@ def _check_port(cluster: Cluster, port: int) -> None:
 
 def _initialize(cluster: Cluster, end: float, timeout: float, heartbeat: int) -> None:
     """JAX's own start, in a thread, since it can be neither stopped nor caught where a process does not come."""
-    given = {}
+    given: dict[str, Any] = {}
     if cluster.coordinator:
         given = {
             "coordinator_address": cluster.coordinator,

@@ -5,9 +5,16 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float32, Int, Key
 
 
-def draw(logits: Array, keys: Array, temperature: Array, top_k: Array, top_p: Array) -> Array:
+def draw(
+    logits: Float32[Array, "B V"],
+    keys: Key[Array, " B"],
+    temperature: Float32[Array, ""],
+    top_k: Int[Array, ""],
+    top_p: Float32[Array, ""],
+) -> Int[Array, " B"]:
     """One token id for each row, from softmax(logits / temperature) restricted to top_k, then to top_p.
 
     Args:
@@ -30,7 +37,7 @@ def draw(logits: Array, keys: Array, temperature: Array, top_k: Array, top_p: Ar
     return lax.cond(temperature < jnp.finfo(jnp.float32).tiny, _first_highest, random, logits)
 
 
-def restrict(scores: Array, top_k: Array, top_p: Array) -> Array:
+def restrict(scores: Float32[Array, "B V"], top_k: Int[Array, ""], top_p: Float32[Array, ""]) -> Float32[Array, "B V"]:
     """-inf for every token outside the k likeliest, and then outside the smallest set of probability top_p.
 
     Args and shapes as in `draw`; of equal tokens the lower ids count as likelier, so the sets are exact. At least one
@@ -49,14 +56,16 @@ def restrict(scores: Array, top_k: Array, top_p: Array) -> Array:
     return lax.cond(top_p < 1, nucleus, lambda scores: scores, scores)
 
 
-def _first_highest(scores: Array) -> Array:
+def _first_highest(scores: Float32[Array, "B V"]) -> Int[Array, " B"]:
     """`argmax` of each row as two plain reductions, which a CPU does several times faster: [B, V] -> int32 [B]."""
     last = scores.shape[-1] - 1
     is_highest = scores == scores.max(axis=-1, keepdims=True)
     return jnp.where(is_highest, lax.broadcasted_iota(jnp.int32, scores.shape, 1), last).min(axis=-1)
 
 
-def _likeliest(scores: Array, weights: Array, target: Array) -> Array:
+def _likeliest(
+    scores: Float32[Array, "B V"], weights: Float32[Array, "B V"], target: Float32[Array, ""]
+) -> Bool[Array, "B V"]:
     """The smallest set of highest scores whose weights sum to the target or more: bool [B, V].
 
     Equal scores must have equal weights. The lowest score of the set is found bit by bit, which takes 32 sums where

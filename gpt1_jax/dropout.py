@@ -21,6 +21,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int, Int32, UInt32
 
 MASKS = "dropout_masks"
 """The Flax collection from which a site takes its mask, where one is given, instead of drawing it."""
@@ -37,7 +38,9 @@ def _mix(x: Array, key: Array) -> Array:
     return x ^ (x >> 16)
 
 
-def keep_mask(key_words: Array, rows: Array, shape: tuple[int, ...], rate: float) -> Array:
+def keep_mask(
+    key_words: UInt32[Array, "2"], rows: Int[Array, " B"], shape: tuple[int, ...], rate: float
+) -> Bool[Array, "B ..."]:
     """Which entries are kept.
 
     Args:
@@ -54,12 +57,14 @@ def keep_mask(key_words: Array, rows: Array, shape: tuple[int, ...], rate: float
     return element_bits(first[..., None], second[..., None], columns) < keep_threshold(rate)
 
 
-def keep_threshold(rate: float) -> Array:
+def keep_threshold(rate: float) -> Int32[Array, ""]:
     """The int32 below which the bits of a kept entry lie: (1 - rate) * 2^32 - 2^31."""
     return jnp.int32(min(math.floor((1.0 - rate) * 2**32), 2**32 - 1) - 2**31)
 
 
-def row_words(key_words: Array, rows: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+def row_words(
+    key_words: UInt32[Array, "2"], rows: Int[Array, " B"], shape: tuple[int, ...]
+) -> tuple[UInt32[Array, "*shape"], UInt32[Array, "*shape"]]:
     """First stage: folds row and middle axes (head, query position) into two uint32 words of `shape` each."""
     index = rows.astype(jnp.uint32).reshape((-1,) + (1,) * (len(shape) - 1))
     first = _mix(index * jnp.uint32(_GOLDEN) + key_words[0], key_words[1])
@@ -82,25 +87,33 @@ def element_bits(first: Array, second: Array, columns: Array) -> Array:
     return x.astype(jnp.int32)
 
 
-@flax.struct.dataclass
-class Dropout:
+class Dropout(flax.struct.PyTreeNode):
     """What one dropout site needs: y = x * keep / (1 - rate).
 
     Either `key_words` and `rows` (the mask is drawn) or `mask` (it is given) is set.
     """
 
     rate: float = flax.struct.field(pytree_node=False)
-    key_words: Array | None = None
-    rows: Array | None = None
-    mask: Array | None = None
+    key_words: UInt32[Array, "2"] | None = None
+    rows: Int[Array, " B"] | None = None
+    mask: Bool[Array, "..."] | None = None
 
-    def keep(self, shape: tuple[int, ...]) -> Array:
+    def keep(self, shape: tuple[int, ...]) -> Bool[Array, "..."]:
         """The site's mask, bool, broadcastable to `shape`."""
         if self.mask is not None:
             return self.mask
-        return keep_mask(self.key_words, self.rows, shape, self.rate)
+        return keep_mask(*self._drawn_from(), shape, self.rate)
 
-    def __call__(self, x: Array, shape: tuple[int, ...] | None = None) -> Array:
+    def words(self, shape: tuple[int, ...]) -> tuple[UInt32[Array, "*shape"], UInt32[Array, "*shape"]]:
+        """`row_words` of a mask that is drawn."""
+        return row_words(*self._drawn_from(), shape)
+
+    def _drawn_from(self) -> tuple[Array, Array]:
+        assert self.key_words is not None, "the mask is given"
+        assert self.rows is not None
+        return self.key_words, self.rows
+
+    def __call__(self, x: Float[Array, "*axes"], shape: tuple[int, ...] | None = None) -> Float[Array, "*axes"]:
         """Drops entries of x; `shape` (default: x's own) is the mask's shape where it is shared along an axis."""
         keep = self.keep(shape or x.shape)
         # In float32: a rate of 0.1 would be 0.1016 in bfloat16.
@@ -108,7 +121,9 @@ class Dropout:
         return jnp.where(keep, kept, jnp.zeros((), x.dtype))
 
 
-def dropout_site(module: nn.Module, name: str, rate: float, rows: Array, deterministic: bool) -> Dropout | None:
+def dropout_site(
+    module: nn.Module, name: str, rate: float, rows: Int[Array, " B"], deterministic: bool
+) -> Dropout | None:
     """The dropout site `name` of a Flax module, or None where nothing is dropped.
 
     Takes the mask from the collection `dropout_masks` (same path and name) where it is there, and otherwise a key from

@@ -48,7 +48,7 @@ from gpt1_jax.tasks.examples import Example, load_examples
 from gpt1_jax.tasks.readout import make_readout
 from gpt1_jax.tasks.spec import TaskSpec
 from gpt1_jax.tokenizers import Tokenizer
-from gpt1_jax.train import LoopConfig, TrainStep, jit_train_step, make_train_step, state_shardings
+from gpt1_jax.train import JittedStep, LoopConfig, jit_train_step, make_train_step, state_shardings
 from gpt1_jax.warm_start import StartingPoint, starting_point
 from gpt1_jax.workdir import has_checkpoint
 from gpt1_jax.zero import ShardedOverData, data_layout, is_sharded, sharded_over_data
@@ -111,7 +111,9 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
 
     metric = (spec.selection_split, spec.metrics[0]) if spec.selection_split else None
     repeated = repeats.run(run_one, config, workdir, init_from=init_from, metric=metric)
-    return FinetuneResult(*load_pretrained(workdir / repeated.best.workdir), repeated.best.metrics, repeated)
+    metrics = repeated.best.metrics
+    assert metrics is not None, "repeats.run refuses what diverged in all runs"
+    return FinetuneResult(*load_pretrained(workdir / repeated.best.workdir), metrics, repeated)
 
 
 @agreement.together()
@@ -141,13 +143,15 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
     examples = load_examples(spec)
     if "train" not in examples:
         raise InputError(f"task {spec.name!r} has no training split; give the files in task.train or task.data")
-    start = start.for_task(make_readout(spec, examples["train"]))
-    check_class_weights(config.class_weights, start.readout)
+    readout = make_readout(spec, examples["train"])
+    start, tokenizer = start.for_task(readout), start.tokenizer
+    assert tokenizer is not None, "a task takes over the tokenizer of its model, or is given one"
+    check_class_weights(config.class_weights, readout)
     splits, reading = None, {}
     if config.original_batches:  # the examples decide n_ctx, which config.json has to tell
         reading = {"max_text_tokens": max_text_tokens(start.config.n_ctx)}
-        splits, start = _encode_and_shrink(spec, examples, start, **reading)
-    model = GPT1(start.config, start.readout)
+        splits, start = _encode_and_shrink(spec, examples, start, tokenizer, **reading)
+    model = GPT1(start.config, readout)
     best = {"best_metric": f"{spec.selection_split}_{spec.metrics[0]}"} if spec.selection_split else {}
     record = {
         "program": "finetune",
@@ -167,10 +171,10 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
         require_accelerator=config.require_accelerator,
     ):
         if splits is None:
-            splits = _encode(spec, examples, start)
+            splits = _encode(spec, examples, start, tokenizer)
         fixed = (model.config.n_ctx,) if config.original_batches else config.buckets
         buckets = shared_buckets(splits.values(), fixed, count=config.n_buckets, trained=True)
-        weighted = with_class_weights(splits["train"], config.class_weights, model.readout)
+        weighted = with_class_weights(splits["train"], config.class_weights, readout)
         batches = _train_batches(config, weighted, model.config.n_embd, buckets, mesh)
         validations = [name for name in spec.validation_splits if name in splits]
         evaluators = {
@@ -188,7 +192,7 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
             "learning_rate": make_schedule(config.optimizer, n_steps),
             "lm_coef": make_lm_schedule(config.lm_coef, config.lm_coef_schedule, n_steps, config.lm_coef_drop),
         }
-        agreement.on_first(lambda: _save_once(start.tokenizer, workdir / "tokenizer"))  # after all that may be refused
+        agreement.on_first(lambda: _save_once(tokenizer, workdir / "tokenizer"))  # after all that may be refused
         share(workdir)
         optimizer, train_step = jit_step(config, model, mesh)
         n_streams = int(splits["train"].n_streams.max())
@@ -203,9 +207,9 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
             learning_rate=schedules["learning_rate"],
             **{f"{name}_examples": len(split) for name, split in splits.items()},
         )
-        if config.adapt.source and not agreement.on_first(lambda: has_checkpoint(workdir)):
+        if config.adapt.source and init_from is not None and not agreement.on_first(lambda: has_checkpoint(workdir)):
             adapt(config, examples["train"], adapted_in, init_from)
-            adapted = _starting_point(config, adapted_in).for_task(model.readout)
+            adapted = _starting_point(config, adapted_in).for_task(readout)
             start = start._replace(params=adapted.with_n_ctx(model.config.n_ctx).params)
         trained = train(
             workdir,
@@ -236,13 +240,13 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
         )
         with stopping_at(trained.last_step):
             predicted = {
-                name: evaluator(trained.params, PartialPredictions(workdir, model.readout, splits[name]))
+                name: evaluator(trained.params, PartialPredictions(workdir, readout, splits[name]))
                 for name, evaluator in evaluators.items()
             }
         metrics = write_outcome(
             workdir,
             spec,
-            model.readout,
+            readout,
             splits,
             predicted,
             warned=validations,
@@ -253,7 +257,7 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
         )
         if config.plots:
             try_run_plots(workdir)
-        return FinetuneResult(model, trained.params, start.tokenizer, metrics)
+        return FinetuneResult(model, trained.params, tokenizer, metrics)
 
 
 def _starting_point(config: FinetuneConfig, init_from: str | Path | None) -> StartingPoint:
@@ -272,18 +276,24 @@ def _save_once(tokenizer: Tokenizer, directory: Path) -> None:
 
 
 def _encode(
-    spec: TaskSpec, examples: Mapping[str, Sequence[Example]], start: StartingPoint, **reading: int
+    spec: TaskSpec,
+    examples: Mapping[str, Sequence[Example]],
+    start: StartingPoint,
+    tokenizer: Tokenizer,
+    **reading: int,
 ) -> dict[str, EncodedSplit]:
     model = GPT1(start.config, start.readout)
-    return {
-        name: encode_task_split(spec, name, rows, model, start.tokenizer, **reading) for name, rows in examples.items()
-    }
+    return {name: encode_task_split(spec, name, rows, model, tokenizer, **reading) for name, rows in examples.items()}
 
 
 def _encode_and_shrink(
-    spec: TaskSpec, examples: Mapping[str, Sequence[Example]], start: StartingPoint, **reading: int
+    spec: TaskSpec,
+    examples: Mapping[str, Sequence[Example]],
+    start: StartingPoint,
+    tokenizer: Tokenizer,
+    **reading: int,
 ) -> tuple[dict[str, EncodedSplit], StartingPoint]:
-    splits = _encode(spec, examples, start, **reading)
+    splits = _encode(spec, examples, start, tokenizer, **reading)
     n_ctx = shrunken_n_ctx(splits.values())
     logging.info(
         "original batches: n_ctx is %d, the length of the longest example, and not %d", n_ctx, start.config.n_ctx
@@ -302,7 +312,7 @@ def _train_batches(
 
 def jit_step(
     config: FinetuneConfig, model: GPT1, mesh: Mesh
-) -> tuple[optax.GradientTransformationExtraArgs, TrainStep]:
+) -> tuple[optax.GradientTransformationExtraArgs, JittedStep]:
     """The optimizer and the update over the mesh: what `run` trains with and launch/compile.py compiles.
 
     Runs that differ only in their rates, in lambda or in their length get the very same.
@@ -377,7 +387,7 @@ def _compiled_train_step(
     gradient_dtype: str,
     mesh: Mesh,
     with_lm: bool,
-) -> TrainStep:
+) -> JittedStep:
     # Rates, lambda and the number of steps are inputs of the step, so that all runs of a search share one compilation.
     transformation = _optimizer(optimizer, freeze, model, sharded)
     layout = data_layout(model) if sharded else None

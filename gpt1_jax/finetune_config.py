@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 from gpt1_jax.data.sources import SourceSpec
 from gpt1_jax.errors import InputError, did_you_mean
@@ -208,6 +209,6 @@ class FinetuneConfig:
         axes = [axis.name for axis in dataclasses.fields(SweepConfig)]
         return {name: getattr(self.optimizer if name == "learning_rate" else self, name) for name in axes}
 
-    def _at(self, learning_rate: float, **values: float) -> FinetuneConfig:
+    def _at(self, learning_rate: float, **values: Any) -> FinetuneConfig:
         optimizer = dataclasses.replace(self.optimizer, learning_rate=learning_rate)
         return dataclasses.replace(self.single(self.seed), optimizer=optimizer, **values)

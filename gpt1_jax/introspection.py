@@ -23,7 +23,7 @@ import numpy as np
 from jax import Array
 
 from gpt1_jax.errors import InputError
-from gpt1_jax.model import GPT1
+from gpt1_jax.model import GPT1, apply
 
 if TYPE_CHECKING:
     from gpt1_jax.tokenizers import Tokenizer
@@ -162,7 +162,7 @@ def _attention_maps(model: GPT1, params: Mapping[str, Any], tokens: Array) -> Ar
 
 
 def _vocabulary_logits(model: GPT1, params: Mapping[str, Any], tokens: Array) -> Array:
-    return model.apply({"params": params}, tokens)[..., : model.config.vocab_size]
+    return apply(model, params, lambda m: m(tokens))[..., : model.config.vocab_size]
 
 
 @functools.partial(jax.jit, static_argnames=("model",))

@@ -18,11 +18,12 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
+from jaxtyping import Bool, Float32, Int
 
 from gpt1_jax.cross_entropy import next_token_nll as next_token_nll  # beside the other losses
 from gpt1_jax.cross_entropy import weighted_nll
 from gpt1_jax.errors import InputError
-from gpt1_jax.model import GPT1
+from gpt1_jax.model import GPT1, apply
 from gpt1_jax.scores import predicted_scores, score_loss
 
 Batch = dict[str, Array]
@@ -69,7 +70,9 @@ def task_batch_shapes(
     }
 
 
-def task_nll(logits: Array, labels: Array, stream_mask: Array | None = None) -> Array:
+def task_nll(
+    logits: Float32[Array, "B n_labels"], labels: Int[Array, " B"], stream_mask: Bool[Array, "B n_labels"] | None = None
+) -> Float32[Array, " B"]:
     """-log P(label | example) (paper, equation 4): float32 [B].
 
     Args:
@@ -80,7 +83,9 @@ def task_nll(logits: Array, labels: Array, stream_mask: Array | None = None) -> 
     return optax.softmax_cross_entropy_with_integer_labels(mask_answers(logits, stream_mask), labels)
 
 
-def mask_answers(logits: Array, stream_mask: Array | None) -> Array:
+def mask_answers(
+    logits: Float32[Array, "B n_labels"], stream_mask: Bool[Array, "B n_labels"] | None
+) -> Float32[Array, "B n_labels"]:
     """The logits with answers that do not exist at a value that never wins."""
     return logits if stream_mask is None else jnp.where(stream_mask, logits, jnp.finfo(jnp.float32).min)
 
@@ -126,7 +131,7 @@ def lm_objective(model: GPT1, config: LossConfig = LossConfig()) -> Objective:
     return Objective(normalize, loss, model.config.dtype)
 
 
-def lm_nll_sum(model: GPT1, params: Any, batch: Batch, config: LossConfig = LossConfig()) -> Array:
+def lm_nll_sum(model: GPT1, params: Any, batch: Batch, config: LossConfig = LossConfig()) -> Float32[Array, ""]:
     """-log P of all target tokens of a batch, without dropout: float32 [], in nats."""
     h, table = model.apply({"params": params}, batch["tokens"], method=GPT1.features)
     return weighted_nll(h, table, batch["tokens"], batch["mask"][:, 1:], model.config.n_logits, config.chunk)
@@ -167,7 +172,7 @@ def task_objective(model: GPT1, config: LossConfig = LossConfig(), *, with_lm: b
 
         outputs = _task_forward(model, params, batch, l1 if with_lm else None, rows=rows, key=key)
         l2 = jnp.sum(outputs["task_nll"] * batch["weight"])
-        if model.readout.score_range is None:
+        if model.task_readout.score_range is None:
             name, figures = "accuracy", outputs["logits"].argmax(-1) == batch["label"]
         else:
             name, figures = "squared_error", jnp.square(outputs["scores"] - batch["label"])
@@ -186,7 +191,7 @@ def task_outputs(
     batch: Batch,
     config: LossConfig = LossConfig(),
     *,
-    rows: Array | None = None,
+    rows: Int[Array, " B"] | None = None,
     key: Array | None = None,
 ) -> dict[str, Array]:
     """One forward pass of a labelled batch, with dropout where a key is given.
@@ -226,19 +231,20 @@ def _task_forward(
         h, table = m.features(flat, rows=flat_rows, deterministic=key is None)
         outputs = {} if lm is None else {"lm": lm(h, table, flat)}
         h = h.reshape(n_batch, n_streams, n_tokens, -1)
-        at = _last_real(batch["mask"]) if m.readout.read_at == "last" else None
+        at = _last_real(batch["mask"]) if m.task_readout.read_at == "last" else None
         return m.task_logits(h, tokens, at=at, rows=rows, deterministic=key is None), outputs
 
     rngs = None if key is None else {"dropout": key}
-    logits, outputs = model.apply({"params": params}, rngs=rngs, method=forward)
-    if model.readout.score_range is not None:
-        loss = score_loss(logits, batch["label"], model.readout)
-        scores = predicted_scores(logits, model.readout)
+    logits, outputs = apply(model, params, forward, rngs=rngs)
+    readout = model.task_readout
+    if readout.score_range is not None:
+        loss = score_loss(logits, batch["label"], readout)
+        scores = predicted_scores(logits, readout)
         return outputs | {"logits": logits, "scores": scores, "task_nll": loss}
-    answers = batch["stream_mask"] if model.readout.kind == "multiple_choice" else None
+    answers = batch["stream_mask"] if readout.kind == "multiple_choice" else None
     return outputs | {"logits": mask_answers(logits, answers), "task_nll": task_nll(logits, batch["label"], answers)}
 
 
-def _last_real(mask: Array) -> Array:
+def _last_real(mask: Float32[Array, "B C L"]) -> Int[Array, "B C"]:
     """Index of the last token of each stream that is not padding, 0 where all is: [B, C, L] -> int32 [B, C]."""
     return jnp.max(jnp.where(mask > 0, jnp.arange(mask.shape[-1]), 0), axis=-1)

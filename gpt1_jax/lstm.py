@@ -26,13 +26,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Float32
 
 from gpt1_jax.block import INIT_STD, Context, linear
 from gpt1_jax.dropout import dropout_site
 from gpt1_jax.model_config import GPT1Config
 from gpt1_jax.sharding import constrain
 
-State = tuple[Array, Array]
+State = tuple[Float32[Array, "B U"], Float32[Array, "B U"]]
 """c and h, float32 [B, U] each: what of all tokens so far the next step knows."""
 
 
@@ -53,7 +54,9 @@ class LSTM(nn.Module):
         init = nn.initializers.lecun_normal()
         self.c_proj = linear(self.config, self.config.n_embd, (None, "embed"), init=init)
 
-    def __call__(self, x_BxLxD: Array, context: Context, state: State | None = None) -> tuple[Array, State]:
+    def __call__(
+        self, x_BxLxD: Float[Array, "B L D"], context: Context, state: State | None = None
+    ) -> tuple[Float[Array, "B L D"], State]:
         """Reads the tokens one after another.
 
         Args:
@@ -74,7 +77,9 @@ class LSTM(nn.Module):
         return constrain(self.c_proj(units), "batch", None, None), state
 
     @nn.nowrap
-    def _run(self, x_BxLxD: Array, real_BxL: Array | None, state: State) -> tuple[Array, State]:
+    def _run(
+        self, x_BxLxD: Float[Array, "B L D"], real_BxL: Bool[Array, "B L"] | None, state: State
+    ) -> tuple[Float[Array, "B L U"], State]:
         """Every h_t, [B, L, U], and the last state."""
         dtype = jnp.dtype(self.config.dtype)
         cell = _make_cell(self.config, parent=None)
@@ -82,7 +87,8 @@ class LSTM(nn.Module):
 
         def step(state: State, inputs: tuple[Array, Array | None]) -> tuple[State, Array]:
             x, real = inputs
-            new, h = cell.apply({"params": params}, state, x)
+            applied: Any = cell.apply({"params": params}, state, x)
+            new, h = applied
             if real is not None:
                 new = jax.tree.map(lambda after, before: jnp.where(real[:, None], after, before), new, state)
             return new, h.astype(dtype)
@@ -91,7 +97,8 @@ class LSTM(nn.Module):
         # Flax's cell has no argument for it, see `precision.matmul_precision`.
         exact = jax.default_matmul_precision("highest") if dtype == jnp.float32 else contextlib.nullcontext()
         with exact:
-            state, units = jax.lax.scan(step, tuple(constrain(x, "batch", None) for x in state), xs)
+            c, h = (constrain(x, "batch", None) for x in state)
+            state, units = jax.lax.scan(step, (c, h), xs)
         return constrain(units.swapaxes(0, 1), "batch", None, None), state
 
 

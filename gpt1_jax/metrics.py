@@ -47,11 +47,12 @@ def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
     records = [_parse(line) for line in lines]
     if records and records[-1] is None:
         records.pop()
-    if None in records:
+    whole = [record for record in records if record is not None]
+    if len(whole) < len(records):
         raise InputError(f"{path}, line {records.index(None) + 1} is not a JSON object with a step: remove that line")
     return [
         {name: _NOT_FINITE.get(value, value) if isinstance(value, str) else value for name, value in record.items()}
-        for record in records
+        for record in whole
     ]
 
 
@@ -89,7 +90,9 @@ class MetricsWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -113,7 +116,7 @@ class MetricsWriter:
             return
         line = json.dumps(record)
         self._unwritten += f"{line}\n".encode()
-        self._append()
+        self._append(self._descriptor)
         if self._tensorboard is not None:
             with self._giving_up_tensorboard():
                 self._tensorboard.write(step, plain)
@@ -124,7 +127,7 @@ class MetricsWriter:
         Call it before a checkpoint is saved.
         """
         if self._descriptor is not None:
-            self._append()
+            self._append(self._descriptor)
             with contextlib.suppress(OSError):
                 os.fsync(self._descriptor)
             try_push(self._workdir)
@@ -143,18 +146,18 @@ class MetricsWriter:
                 self._tensorboard.close()
         self._tensorboard = None
 
-    def _append(self) -> None:
+    def _append(self, descriptor: int) -> None:
         """Writes whole lines or nothing."""
         if not self._unwritten:
             return
-        end = os.fstat(self._descriptor).st_size
+        end = os.fstat(descriptor).st_size
         try:
             done = 0
             while done < len(self._unwritten):
-                done += os.write(self._descriptor, self._unwritten[done:])
+                done += os.write(descriptor, self._unwritten[done:])
             self._unwritten = b""
         except OSError as error:
-            os.ftruncate(self._descriptor, end)
+            os.ftruncate(descriptor, end)
             if self._unwritten.count(b"\n") == 1:  # the first of a series
                 logging.warning("%s cannot be written (%s): its lines are kept until it can", FILE, error)
 
@@ -254,7 +257,9 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def advance(self, step: int, *, tokens: int = 0, flops: float = 0.0) -> None:

@@ -168,10 +168,11 @@ def share(workdir: Path) -> None:
     Raises:
       InputError: the bucket cannot be read or written.
     """
-    if remote_of(workdir) is None:
+    url = remote_of(workdir)
+    if url is None:
         return
     agreement.on_first(lambda: push(workdir))
-    agreement.on_some(lambda: _fetch_model(workdir), here=jax.process_index() > 0)
+    agreement.on_some(lambda: _fetch_model(workdir, url), here=jax.process_index() > 0)
 
 
 def on_each_disk(workdir: Path, work: Callable[[], str]) -> None:
@@ -198,7 +199,7 @@ def on_each_disk(workdir: Path, work: Callable[[], str]) -> None:
             release_lock(lock)
 
     machine = f"{socket.gethostname()} {root}"
-    machines = agreement.on_some(lambda: machine)
+    machines = agreement.on_each(lambda: machine)
     made = agreement.on_some(in_turn, here=machines.index(machine) == jax.process_index())
     if len(set(made) - {None}) > 1:
         others = [machines[i] for i, result in enumerate(made) if result not in (None, made[0])]
@@ -208,9 +209,8 @@ def on_each_disk(workdir: Path, work: Callable[[], str]) -> None:
         )
 
 
-def _fetch_model(workdir: Path) -> None:
+def _fetch_model(workdir: Path, url: str) -> None:
     """What a model is read from, beside its checkpoints."""
-    url = remote_of(workdir)
     for name, md5 in bucket.list_files(url, skip=_NOT_OF_A_MODEL).items():
         if name != "config.json" and not name.startswith(f"{_MADE_ANEW}/"):
             continue

@@ -13,12 +13,14 @@ Shapes: B batch, C streams of one example, L length, D n_embd, V vocabulary, R t
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Float32, Int, Shaped
 
 from gpt1_jax.block import INIT_STD, Context, linear, make_block
 from gpt1_jax.caches import Cache, KVCache, LSTMCache
@@ -29,7 +31,9 @@ from gpt1_jax.model_config import N_SPECIAL, GPT1Config, ReadOut
 from gpt1_jax.precision import matmul_precision
 from gpt1_jax.sharding import constrain, look_up
 
-__all__ = ["GPT1", "GPT1Config", "KVCache", "ReadOut", "count_parameters", "param_shapes"]
+__all__ = ["GPT1", "GPT1Config", "KVCache", "ReadOut", "apply", "count_parameters", "param_shapes"]
+
+T = TypeVar("T")
 
 
 class GPT1(nn.Module):
@@ -59,15 +63,26 @@ class GPT1(nn.Module):
         if self.readout is not None:
             self.clf = linear(c, self.readout.n_outputs, ("embed", None), use_bias=c.clf_bias)
 
+    @property
+    def task_readout(self) -> ReadOut:
+        """The readout of a model that has one.
+
+        Raises:
+          InputError: it has none.
+        """
+        if self.readout is None:
+            raise InputError("this model has no task head; build it as GPT1(config, readout=ReadOut(...))")
+        return self.readout
+
     def __call__(
         self,
-        tokens: Array,
+        tokens: Int[Array, "B L"],
         *,
-        positions: Array | None = None,
-        attention_mask: Array | None = None,
-        rows: Array | None = None,
+        positions: Int[Array, "#B L"] | None = None,
+        attention_mask: Shaped[Array, "B L"] | None = None,
+        rows: Int[Array, " B"] | None = None,
         deterministic: bool = True,
-    ) -> Array:
+    ) -> Float32[Array, "B L n_logits"]:
         """LM logits of every position (paper, equation 2).
 
         Args:
@@ -93,13 +108,13 @@ class GPT1(nn.Module):
 
     def features(
         self,
-        tokens: Array,
+        tokens: Int[Array, "B L"],
         *,
-        positions: Array | None = None,
-        attention_mask: Array | None = None,
-        rows: Array | None = None,
+        positions: Int[Array, "#B L"] | None = None,
+        attention_mask: Shaped[Array, "B L"] | None = None,
+        rows: Int[Array, " B"] | None = None,
         deterministic: bool = True,
-    ) -> tuple[Array, Array]:
+    ) -> tuple[Float[Array, "B L D"], Float[Array, "R D"]]:
         """The top hidden states [B, L, D] and the table [R, D] that the LM head multiplies them with.
 
         Both come from one call because dropout on the table itself (`embedding_dropout="table"`) has to reach both.
@@ -123,7 +138,9 @@ class GPT1(nn.Module):
         x, table = self._embed(tokens, positions, context)
         return self._trunk(x, context), table
 
-    def decode(self, tokens: Array, cache: Cache, lengths: Array | None = None) -> tuple[Array, Cache]:
+    def decode(
+        self, tokens: Int[Array, "B L"], cache: Cache, lengths: Int[Array, " B"] | None = None
+    ) -> tuple[Float[Array, "B L D"], Cache]:
         """Appends tokens to the cache: hidden states [B, L, D] of the new tokens, and the cache that holds them.
 
         Args:
@@ -156,11 +173,13 @@ class GPT1(nn.Module):
             values.append(v)
         return x, KVCache(tuple(keys), tuple(values), length)
 
-    def output_table(self) -> Array:
+    def output_table(self) -> Float[Array, "R D"]:
         """The table [R, D] of the LM head without dropout, in the compute dtype."""
         return self._output_table(self._tables()[0], self.positions_embed())
 
-    def lm_logits(self, h: Array, table: Array | None = None) -> Array:
+    def lm_logits(
+        self, h: Float[Array, "*batch D"], table: Float[Array, "R D"] | None = None
+    ) -> Float32[Array, "*batch n_logits"]:
         """H W_e^T over the rows that mean something: float32 [..., n_logits]."""
         table = self.output_table() if table is None else table
         logits = jnp.einsum("...d,rd->...r", h, table, precision=matmul_precision(h.dtype))
@@ -168,13 +187,13 @@ class GPT1(nn.Module):
 
     def task_logits(
         self,
-        h: Array,
-        tokens: Array,
+        h: Float[Array, "B C L D"],
+        tokens: Int[Array, "B C L"],
         *,
-        at: Array | None = None,
-        rows: Array | None = None,
+        at: Int[Array, "B C"] | None = None,
+        rows: Int[Array, " B"] | None = None,
         deterministic: bool = True,
-    ) -> Array:
+    ) -> Float32[Array, "B n_outputs"]:
         """W_y at one token of every stream (paper, equations 3-4 and section 3.3).
 
         Args:
@@ -188,21 +207,20 @@ class GPT1(nn.Module):
         Returns:
           float32 [B, n_outputs]; for multiple choice [B, C], one per answer.
         """
-        if self.readout is None:
-            raise InputError("this model has no task head; build it as GPT1(config, readout=ReadOut(...))")
+        readout = self.task_readout
         rows = jnp.arange(tokens.shape[0]) if rows is None else rows
-        if at is None and self.readout.read_at == "extract":
+        if at is None and readout.read_at == "extract":
             at = jnp.argmax(tokens == self.config.extract_id, axis=-1)
         elif at is None:
             at = jnp.full(tokens.shape[:-1], tokens.shape[-1] - 1)
         h_BxCxD = jnp.take_along_axis(h, at[..., None, None], axis=2)[:, :, 0]
-        if self.readout.kind == "similarity":
+        if readout.kind == "similarity":
             h_BxCxD = h_BxCxD.sum(axis=1, keepdims=True)
         dropout = dropout_site(self, "clf", self.config.clf_pdrop, rows, deterministic)
         if dropout is not None:
             h_BxCxD = dropout(h_BxCxD, (h_BxCxD.shape[0], 1, h_BxCxD.shape[-1]))
         logits = self.clf(h_BxCxD).astype(jnp.float32)
-        return logits[:, :, 0] if self.readout.kind == "multiple_choice" else logits[:, 0]
+        return logits[:, :, 0] if readout.kind == "multiple_choice" else logits[:, 0]
 
     def init(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
         """As `nn.Module.init`, with plain arrays: {"params": ...}."""
@@ -213,7 +231,7 @@ class GPT1(nn.Module):
         return super().init(key, jnp.zeros((1, 1), jnp.int32))["params"]
 
     @nn.nowrap  # no level of its own among the names of the compiled program
-    def _trunk(self, x_BxLxD: Array, context: Context) -> Array:
+    def _trunk(self, x_BxLxD: Float[Array, "B L D"], context: Context) -> Float[Array, "B L D"]:
         """All blocks, one after another, or the LSTM."""
         c = self.config
         if c.trunk == "lstm":
@@ -247,7 +265,9 @@ class GPT1(nn.Module):
         tokens, positions = (jnp.asarray(table(), dtype) for table in (self.tokens_embed, self.positions_embed))
         return constrain(tokens, "vocab", None), positions
 
-    def _embed(self, tokens: Array, positions: Array, context: Context) -> tuple[Array, Array]:
+    def _embed(
+        self, tokens: Int[Array, "B L"], positions: Int[Array, "#B L"], context: Context
+    ) -> tuple[Float[Array, "B L D"], Float[Array, "R D"]]:
         """Summed embeddings [B, L, D] and the output table [R, D]."""
         c = self.config
         table, position_table = self._tables()
@@ -278,15 +298,21 @@ class Embedding(nn.Module):
     rows_axis: str | None
 
     @nn.compact
-    def __call__(self) -> Array:
+    def __call__(self) -> Float32[Array, "n_rows n_embd"]:
         """The whole table."""
 
         def init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
             used = nn.initializers.normal(INIT_STD)(key, (self.n_used, shape[1]), dtype)
             return jnp.pad(used, ((0, shape[0] - self.n_used), (0, 0)))
 
-        init = nn.with_logical_partitioning(init, (self.rows_axis, "embed"))
-        return self.param("embedding", init, (self.n_rows, self.n_embd))
+        boxed: nn.initializers.Initializer = nn.with_logical_partitioning(init, (self.rows_axis, "embed"))
+        return self.param("embedding", boxed, (self.n_rows, self.n_embd))
+
+
+def apply(model: GPT1, params: Any, method: Callable[[GPT1], T], *, rngs: dict[str, Array] | None = None) -> T:
+    """What `method` makes of the model with these parameters; `rngs` are its random streams, for dropout."""
+    result: Any = model.apply({"params": params}, rngs=rngs, method=method)
+    return result
 
 
 def param_shapes(config: GPT1Config, readout: ReadOut | None = None) -> Any:

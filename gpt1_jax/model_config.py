@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 import flax.linen as nn
 import jax
@@ -30,6 +30,14 @@ REMAT_POLICIES: dict[str, Any] = {
     "full": jax.checkpoint_policies.nothing_saveable,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
+
+
+class MeshSizes(TypedDict, total=False):
+    """Sizes of a model that are shared out over devices."""
+
+    n_embd: int
+    n_head: int
+    lstm_units: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,10 +150,11 @@ class GPT1Config:
         return f"{self.n_layer} layers, {self.n_head} heads"
 
     @property
-    def mesh_sizes(self) -> dict[str, int]:
+    def mesh_sizes(self) -> MeshSizes:
         """What has to divide over a mesh, see `sharding.check_mesh`."""
-        own = {"lstm_units": self.lstm_units} if self.trunk == "lstm" else {"n_head": self.n_head}
-        return {"n_embd": self.n_embd, **own}
+        if self.trunk == "lstm":
+            return {"n_embd": self.n_embd, "lstm_units": self.lstm_units}
+        return {"n_embd": self.n_embd, "n_head": self.n_head}
 
     @property
     def shared_width(self) -> int:

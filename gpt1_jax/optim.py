@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Float32
 
 from gpt1_jax.errors import InputError
 
@@ -75,8 +76,7 @@ class OptimizerConfig:
                 raise InputError(f"optimizer.{name}={getattr(self, name)} must be at least 0 and below 1")
 
 
-@flax.struct.dataclass
-class Schedule:
+class Schedule(flax.struct.PyTreeNode):
     """A number that changes with the step: x = step / n_steps -> value.
 
     All of it is an input of a compiled step, so that one compilation serves any rate, any shape and any length of a
@@ -94,22 +94,23 @@ class Schedule:
     turn: jax.typing.ArrayLike = 0.0
     shape: jax.typing.ArrayLike = 0
 
-    def __call__(self, step: jax.typing.ArrayLike) -> jax.Array:
+    def __call__(self, step: jax.typing.ArrayLike) -> Float32[jax.Array, ""]:
         """The value before update `step` + 1: float32 []."""
         x = jnp.asarray(step, jnp.float32) / self.n_steps
-        curves = jnp.stack([curve(x, self.turn) for curve in _CURVES.values()])
-        return self.peak * curves[self.shape]
+        turn = jnp.asarray(self.turn)
+        curves = jnp.stack([curve(x, turn) for curve in _CURVES.values()])
+        return curves[self.shape] * self.peak
 
 
 def _half_cosine(x: jax.Array) -> jax.Array:
     return 0.5 * (1.0 + jnp.cos(jnp.pi * x))
 
 
-def _warm_up(x: jax.Array, turn: jax.typing.ArrayLike, after: jax.Array, during: Any = 1.0) -> jax.Array:
+def _warm_up(x: jax.Array, turn: jax.Array, after: jax.Array, during: jax.Array | float = 1.0) -> jax.Array:
     return jnp.where((x <= turn) & (turn > 0), x / jnp.maximum(turn, 1e-12) * during, after)
 
 
-_CURVES: dict[str, Callable[[jax.Array, jax.typing.ArrayLike], jax.Array]] = {
+_CURVES: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
     "constant": lambda x, turn: jnp.ones_like(x),
     "cosine": lambda x, turn: _warm_up(x, turn, _half_cosine((x - turn) / jnp.maximum(1.0 - turn, 1e-12))),
     "warmup_cosine": lambda x, turn: _warm_up(x, turn, _half_cosine(x)),

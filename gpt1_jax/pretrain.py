@@ -27,7 +27,7 @@ from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.cross_entropy import positions_at_once
 from gpt1_jax.data.corpus import Corpus, learn_tokenizer, open_corpus
 from gpt1_jax.data.prepare import prepare_shards
-from gpt1_jax.data.shards import Manifest, TokenShards, find_parts
+from gpt1_jax.data.shards import Manifest, TokenShards, find_parts, read_parts
 from gpt1_jax.data.sources import describe_source
 from gpt1_jax.data.split import Split
 from gpt1_jax.data.windows import heldout_windows, train_windows
@@ -45,7 +45,7 @@ from gpt1_jax.sharding import MeshConfig, make_mesh, row_blocks
 from gpt1_jax.stop import stopping_at
 from gpt1_jax.text_evaluator import TextEvaluator
 from gpt1_jax.tokenizers import Tokenizer
-from gpt1_jax.train import LoopConfig, TrainStep, jit_train_step, make_train_step, state_shardings
+from gpt1_jax.train import JittedStep, LoopConfig, jit_train_step, make_train_step, state_shardings
 from gpt1_jax.warm_start import ModelOptions, StartingPoint, pretrained_start, without_head
 from gpt1_jax.workdir import has_checkpoint
 from gpt1_jax.zero import ShardedOverData, data_layout, is_sharded, sharded_over_data
@@ -235,7 +235,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             memory=memory,
             shard_optimizer=isinstance(optimizer, ShardedOverData),
             n_steps=n_steps,
-            **schedules,
+            learning_rate=schedules["learning_rate"],
             tokens_per_step=config.batch_size * model.config.n_ctx,
             positions_in_the_softmax_at_once=_positions_at_once(config, model, mesh),
             training_tokens=train_shards.n_tokens,
@@ -272,7 +272,7 @@ def _positions_at_once(config: PretrainConfig, model: GPT1, mesh: Mesh) -> int:
 
 def jit_step(
     config: PretrainConfig, model: GPT1, mesh: Mesh
-) -> tuple[optax.GradientTransformationExtraArgs, TrainStep]:
+) -> tuple[optax.GradientTransformationExtraArgs, JittedStep]:
     """The optimizer and the update over the mesh: what `run` trains with and launch/compile.py compiles."""
     optimizer, layout = make_optimizer(config.optimizer), None
     if is_sharded(config.mesh, mesh, model.config.shared_width):
@@ -350,7 +350,7 @@ def get_shards(config: PretrainConfig, tokenizer: Tokenizer, directory: Path) ->
 
     def make() -> str:
         prepare_shards(config.source, tokenizer, directory, split=_split(config))
-        parts = [dataclasses.asdict(Manifest.read(folder))["shards"] for folder, _, _ in find_parts(directory)]
+        parts = [dataclasses.asdict(manifest)["shards"] for _, manifest in read_parts(directory)]
         return hashlib.sha256(json_text(parts).encode()).hexdigest()
 
     on_each_disk(directory.parent, make)

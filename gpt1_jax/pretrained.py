@@ -153,18 +153,18 @@ def save_pretrained(
     if any(path.iterdir()):
         raise InputError(f"path={str(path)!r} is not empty; choose a new folder")
     missing = isinstance(tokenizer, tokenizers.MissingTokenizer)
-    original = isinstance(tokenizer, tokenizers.OpenAITokenizer)
+    original = tokenizer if isinstance(tokenizer, tokenizers.OpenAITokenizer) else None
     # Weights come first: a model that the format cannot express leaves an empty folder.
     if format == "openai":
         save_openai(path, model.config, params)
         if original:
-            tokenizer.save_openai(path)
-        if not missing and not (original and tokenizer.variant == "exact"):
+            original.save_openai(path)
+        if not missing and not (original and original.variant == "exact"):
             tokenizer.save(path / "tokenizer")  # there is no word for it in OpenAI's layout
     elif format == "huggingface":
         save_huggingface(path, model, params)
         if original:
-            tokenizer.save_huggingface(path, tokenizers.SPECIAL_TOKENS if model.config.n_special else ())
+            original.save_huggingface(path, tokenizers.SPECIAL_TOKENS if model.config.n_special else ())
         if not missing:
             tokenizer.save(path / "tokenizer")  # ours beside theirs, which has no SentencePiece and splits otherwise
     else:

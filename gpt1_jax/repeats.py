@@ -146,7 +146,7 @@ def _run_all(run_one: RunOne, config: FinetuneConfig, workdir: Path, metric: tup
     known = _read(workdir / RESULTS)
 
     def done(stage: str, config: FinetuneConfig, name: str) -> Run:
-        if not all(agreement.on_some(lambda: (stage, name) in known and (workdir / name).is_dir())):
+        if not all(agreement.on_each(lambda: (stage, name) in known and (workdir / name).is_dir())):
             logging.info("%s", f" {name} ".center(80, "-"))
             metrics = _metrics_or_none(run_one, config, workdir / name)
             known[stage, name] = Run(name, config.seed, config.point(), metrics)
@@ -174,19 +174,19 @@ def _run_all(run_one: RunOne, config: FinetuneConfig, workdir: Path, metric: tup
 def table(repeats: Repeats) -> str:
     """The runs as text: the sweep, the best first; then every metric over the seeds."""
     parts = []
-    if repeats.sweep:
+    if repeats.sweep and repeats.metric:
         split, name = repeats.metric
-        rows = [(*repeats.sweep[0].point, f"{split} {name}")]
+        rows: list[tuple[str, ...]] = [(*repeats.sweep[0].point, f"{split} {name}")]
         for run in repeats.sweep:
             value = "diverged" if run.metrics is None else f"{run.metrics[split][name]:.4f}"
             rows.append((*map(repr, run.point.values()), value))
         parts.append(f"sweep, seed {repeats.sweep[0].seed}; the best is first\n{_columns(rows)}")
     diverged = [run.seed for run in repeats.runs if run.metrics is None]
-    runs = [run for run in repeats.runs if run.metrics is not None]
-    rows = [("", "median", "min", "max", *(f"seed {run.seed}" for run in runs))]
-    for split, metrics in repeats.summary.items():
-        for name, numbers in metrics.items():
-            values = (*numbers.values(), *(run.metrics[split][name] for run in runs))
+    of_seed = {run.seed: run.metrics for run in repeats.runs if run.metrics is not None}
+    rows = [("", "median", "min", "max", *(f"seed {seed}" for seed in of_seed))]
+    for split, summary in repeats.summary.items():
+        for name, numbers in summary.items():
+            values = (*numbers.values(), *(metrics[split][name] for metrics in of_seed.values()))
             rows.append((f"{split} {name}", *(f"{value:.4f}" for value in values)))
     parts.append(_columns(rows) + (f"\ndiverged: seeds {diverged}" if diverged else ""))
     return "\n\n".join(parts)

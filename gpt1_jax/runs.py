@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from gpt1_jax import agreement
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.config import to_dict
-from gpt1_jax.data.windows import prefetch
+from gpt1_jax.data.windows import Batches, prefetch
 from gpt1_jax.errors import InputError, counted
 from gpt1_jax.files import write_json
 from gpt1_jax.flops import train_flops_per_token
@@ -29,7 +29,7 @@ from gpt1_jax.mirror import checkpoints_of, remote_of
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut, describe_model
 from gpt1_jax.optim import Schedule
 from gpt1_jax.sharding import abstract_sharded, check_mesh, jit_init, place
-from gpt1_jax.train import HostBatch, LoopConfig, Schedules, TrainState, TrainStep, fit, initial_state
+from gpt1_jax.train import LoopConfig, Schedules, TrainState, TrainStep, fit, initial_state
 from gpt1_jax.version import __version__
 from gpt1_jax.workdir import Workdir, open_workdir
 from gpt1_jax.zero import made_whole
@@ -191,7 +191,7 @@ def train(
     model: GPT1,
     optimizer: optax.GradientTransformationExtraArgs,
     train_step: TrainStep,
-    batches: Sequence[HostBatch],
+    batches: Batches,
     *,
     schedules: Schedules,
     n_steps: int,

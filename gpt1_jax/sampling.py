@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
@@ -174,7 +175,9 @@ def generate_tokens(
     result = run(
         model,
         params,
-        Rows(tokens, length, limit, np.asarray([*dropped, *[0] * (n_rows - len(dropped))], np.int32)),
+        Rows(
+            *map(jnp.asarray, (tokens, length, limit, np.asarray([*dropped, *[0] * (n_rows - len(dropped))], np.int32)))
+        ),
         pad_left(stop_sequences),
         jax.random.key(seed, impl="threefry2x32"),
         np.float32(temperature),

@@ -18,11 +18,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float32
 
 from gpt1_jax.model_config import ReadOut
 
 
-def soft_targets(scores: Array, readout: ReadOut) -> Array:
+def soft_targets(scores: Float32[Array, " B"], readout: ReadOut) -> Float32[Array, "B K"]:
     """The distribution over the points whose expected value is the score: float32 [B, K].
 
     With whole numbers as points, p_i = y - floor(y) at i = floor(y) + 1 and floor(y) - y + 1 at i = floor(y).
@@ -35,7 +36,9 @@ def soft_targets(scores: Array, readout: ReadOut) -> Array:
     return jnp.maximum(1.0 - jnp.abs(place - jnp.arange(readout.score_points)), 0.0)
 
 
-def score_loss(outputs: Array, scores: Array, readout: ReadOut) -> Array:
+def score_loss(
+    outputs: Float32[Array, "B n_outputs"], scores: Float32[Array, " B"], readout: ReadOut
+) -> Float32[Array, " B"]:
     """The loss of each example, see the module: float32 [B].
 
     Args:
@@ -50,16 +53,21 @@ def score_loss(outputs: Array, scores: Array, readout: ReadOut) -> Array:
     return jnp.sum(target * (log_target - jax.nn.log_softmax(outputs, axis=-1)), axis=-1)
 
 
-def predicted_scores(outputs: Array, readout: ReadOut) -> Array:
+def predicted_scores(outputs: Float32[Array, "B n_outputs"], readout: ReadOut) -> Float32[Array, " B"]:
     """The score that the outputs [B, n_outputs] say: float32 [B]."""
-    low, high = readout.score_range
+    low, high = _ends(readout)
     if not readout.score_points:
         return low + (high - low) * outputs[:, 0]
     points = jnp.linspace(low, high, readout.score_points)
     return jnp.sum(jax.nn.softmax(outputs, axis=-1) * points, axis=-1)
 
 
+def _ends(readout: ReadOut) -> tuple[float, float]:
+    assert readout.score_range is not None, f"{readout} has classes"
+    return readout.score_range
+
+
 def _place(scores: Array, readout: ReadOut) -> Array:
     """0 for the lowest score to 1 for the highest, both exactly."""
-    low, high = map(jnp.float32, readout.score_range)
+    low, high = map(jnp.float32, _ends(readout))
     return (scores - low) / (high - low)

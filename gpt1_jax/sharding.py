@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -291,10 +291,13 @@ def row_blocks(mesh: Mesh) -> dict[str, Any]:
     """
     n_blocks = mesh.shape["data"] * mesh.shape["fsdp"]
     parts = batch_sharding(mesh).addressable_devices_indices_map((n_blocks,)).values()
-    return {"host_index": tuple(sorted({part[0].start or 0 for part in parts})), "host_count": n_blocks}
+    return {
+        "host_index": tuple(sorted({part[0].start or 0 for part in parts if part is not None})),
+        "host_count": n_blocks,
+    }
 
 
-def to_global(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, Array]:
+def to_global(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, Array]:
     """The rows of one host, those of its `row_blocks`, become part of the global, sharded batch."""
     sharding = batch_sharding(mesh)
     return {k: jax.make_array_from_process_local_data(sharding, v) for k, v in batch.items()}

@@ -106,16 +106,20 @@ def stopping_at(step: int) -> Iterator[None]:
 
 def _ours_of_several() -> tuple[signal.Signals, ...]:
     # Without the service SIGTERM would end this process alone, so Ctrl-C is not passed on.
-    return (signal.SIGINT,) if jax.config.jax_enable_preemption_service else ()
+    return (signal.SIGINT,) if _has_preemption_service() else ()
 
 
 _questions = itertools.count(1)
 _notice = threading.Event()  # once there was one, it stands
 
 
+def _has_preemption_service() -> bool:
+    return bool(getattr(jax.config, "jax_enable_preemption_service", False))
+
+
 def _preempted() -> bool:
     """Whether this is the question at which all processes stop, or a later one."""
-    if not _notice.is_set() and jax.config.jax_enable_preemption_service:
+    if not _notice.is_set() and _has_preemption_service():
         try:
             if multihost_utils.reached_preemption_sync_point(next(_questions)):
                 _notice.set()

@@ -85,6 +85,7 @@ class TaskEvaluator:
                 if on_batch is not None:
                     on_batch(index, predicted[index])
                 loss += float(out["task_nll"][real].sum(dtype=np.float64))
+        assert predicted is not None, "a split has examples"
         return predicted, math.nan if self._split.n_unlabelled else loss / n
 
 
@@ -117,8 +118,8 @@ def encode_task_split(
     return encode_split(
         examples,
         kind=spec.kind,
-        labels=model.readout.labels,
-        scores=model.readout.score_range is not None,
+        labels=model.task_readout.labels,
+        scores=model.task_readout.score_range is not None,
         tokenizer=tokenizer,
         n_ctx=model.config.n_ctx,
         max_text_tokens=max_text_tokens,

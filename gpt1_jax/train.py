@@ -38,8 +38,7 @@ pile up, a stop waits for all of them, and simulated CPU devices run out of thre
 """
 
 
-@flax.struct.dataclass
-class TrainState:
+class TrainState(flax.struct.PyTreeNode):
     """All that a run has to remember.
 
     Attributes:
@@ -72,6 +71,8 @@ def state_shardings(model: GPT1, optimizer: optax.GradientTransformationExtraArg
 
 Schedules = Mapping[str, Schedule]
 TrainStep = Callable[[TrainState, Batch, Schedules], tuple[TrainState, Metrics]]
+JittedStep = jax.stages.Wrapped
+"""A `TrainStep` that is compiled when it is called, or ahead of that through its `lower`."""
 
 
 def make_train_step(
@@ -150,7 +151,7 @@ def _cast_matrices(params: Any, dtype: str) -> Any:
     return jax.tree.map(lambda x, matrix: x.astype(dtype) if matrix else x, params, decays(params))
 
 
-def jit_train_step(train_step: TrainStep, mesh: Mesh, shardings: TrainState) -> TrainStep:
+def jit_train_step(train_step: TrainStep, mesh: Mesh, shardings: TrainState) -> JittedStep:
     """The step over the mesh (what `pjit` was): rows sharded, state in place and donated, metrics on every device."""
     return jax.jit(
         train_step,
@@ -260,7 +261,7 @@ def fit(
     in_flight: collections.deque[Metrics] = collections.deque()
     results: dict[str, float] | None = None
 
-    def report() -> dict[str, float]:
+    def report(evaluate: Callable[[TrainState], dict[str, float]]) -> dict[str, float]:
         with progress.paused():
             results = evaluate(state)
         writer.write(step, results)
@@ -278,7 +279,7 @@ def fit(
     def train() -> None:
         nonlocal state, step, metrics, results
         if evaluate is not None and step and is_due(loop.eval_every) and not checkpointer.metrics(step):
-            results = report()  # it was stopped in just this evaluation
+            results = report(evaluate)  # it was stopped in just this evaluation
             save(results)
         enough = stop_early is not None and stop_early(step)
         while step < n_steps and not enough:
@@ -297,7 +298,7 @@ def fit(
                 progress.show(step, values)
             results = None
             if evaluate is not None and is_due(loop.eval_every):
-                results = report()
+                results = report(evaluate)
             if is_due(loop.save_every):
                 with progress.paused():
                     save(results)

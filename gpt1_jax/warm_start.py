@@ -10,8 +10,8 @@ import numpy as np
 from absl import logging
 
 from gpt1_jax import tokenizers
+from gpt1_jax.block import INIT_STD
 from gpt1_jax.errors import InputError
-from gpt1_jax.model import INIT_STD
 from gpt1_jax.model_config import N_SPECIAL, GPT1Config, ReadOut
 from gpt1_jax.pretrained import Params, check_tokenizer, format_of, load_pretrained, slice_positions
 from gpt1_jax.tokenizers import Tokenizer
@@ -201,6 +201,7 @@ def _transfer(start: StartingPoint, n_transfer: int, init_from: str | os.PathLik
     )
     if n_transfer == n_layer:
         return start
+    assert start.params is not None, "of what is taken over from"
     kept = ("tokens_embed", "positions_embed", *names[:n_transfer])
     return start._replace(params={name: start.params[name] for name in kept}, readout=None)
 

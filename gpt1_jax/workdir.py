@@ -40,7 +40,7 @@ class Workdir:
     """An open workdir; close it, or use it as a context manager, to let another run in."""
 
     path: Path
-    config: dict[str, Any]  # as JSON gives it
+    config: Mapping[str, Any]  # as JSON gives it
     resumed: bool  # whether a run has been here before (process 0; False on the others)
     _lock: int | None = None  # file descriptor
     _found: frozenset[str] = frozenset()  # what was in the folder when it was opened
@@ -48,7 +48,9 @@ class Workdir:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -272,5 +274,5 @@ def _why_no_workdir(path: Path) -> str:
     if path.exists():
         return "it is a file; a workdir is the folder of a run"
     missing = first_missing(path.absolute())
-    meant = " or ".join(map(str, similar(missing, folder=True, n=3)))
-    return f"it does not exist; {missing.parent} does" + (f". Did you mean {meant}?" if meant else "")
+    near = " or ".join(map(str, similar(missing, folder=True, n=3)))
+    return f"it does not exist; {missing.parent} does" + (f". Did you mean {near}?" if near else "")

@@ -119,8 +119,8 @@ class Report:
     @property
     def estimate_with_kernels_ms(self) -> float | None:
         """The compiler's estimate and the kernels' floor, where there are both."""
-        parts = (self.estimated_step_ms, self.kernel_floor_ms)
-        return None if None in parts else sum(parts)
+        estimate, kernels = self.estimated_step_ms, self.kernel_floor_ms
+        return None if estimate is None or kernels is None else estimate + kernels
 
     @property
     def mfu_by_estimate(self) -> float | None:
@@ -163,7 +163,7 @@ def compile_for(
         start = time.monotonic()
         compiled = lowered.compile()
         seconds = time.monotonic() - start
-    text = compiled.as_text()
+    text = compiled.as_text() or ""
     return describe(program, topology, text, compiled.memory_analysis(), seconds), text
 
 
@@ -174,6 +174,7 @@ def describe(program: Program, topology: Topology, text: str, memory: Any, secon
     cycles, without = hlo.estimated_cycles(module)
     collectives = find_collectives(module, mesh)
     floors = [_floor_ms(one, topology) for one in collectives]
+    known_floors = [floor for floor in floors if floor is not None]
     with jax.set_mesh(program.mesh):
         attention = model.attention_kernel(program.batch_shape[-1])
     flops = program.flops / topology.n_chips
@@ -209,7 +210,7 @@ def describe(program: Program, topology: Topology, text: str, memory: Any, secon
             part: n / chip.clock * 1e3 for part, n in (hlo.cycles_by_part(module) if chip.clock else {}).items()
         },
         kernel_floor_ms=kernel_floor_ms(module, chip),
-        collective_floor_ms=None if None in floors else sum(floors),
+        collective_floor_ms=None if len(known_floors) < len(floors) else sum(known_floors),
         without_estimate=without,
         loops_of_unknown_length=hlo.unknown_loops(module),
         flops=flops,

@@ -48,10 +48,16 @@ class Instruction:
     operands: tuple[str, ...]
     attributes: str
 
-    def called(self, attribute: str) -> str | None:
-        """The computation that an attribute names, such as "body" or "calls"."""
-        match = re.search(rf"\b{attribute}=%?([\w.\-]+)", self.attributes)
-        return match[1] if match else None
+    def called(self, *attributes: str) -> str:
+        """The computation that one of these attributes names, such as "body" or "calls".
+
+        Raises:
+          ValueError: there is none of them.
+        """
+        match = re.search(rf"\b(?:{'|'.join(attributes)})=%?([\w.\-]+)", self.attributes)
+        if match is None:
+            raise ValueError(f"{self.opcode} {self.name} calls no computation by {' or '.join(attributes)}")
+        return match[1]
 
     @property
     def target(self) -> str:
@@ -160,14 +166,13 @@ def executed(module: Module) -> Iterator[Executed]:
                 yield from walk(instruction.called("body"), trips, fused)
                 yield from walk(instruction.called("condition"), trips, fused)
             elif instruction.opcode in ("call", "async-start"):
-                called = instruction.called("to_apply") or instruction.called("calls")
-                yield from walk(called, times, fused)
+                yield from walk(instruction.called("to_apply", "calls"), times, fused)
             elif instruction.opcode == "fusion":
                 yield from walk(instruction.called("calls"), times, True)
             elif instruction.opcode == "conditional":  # every branch: more than what runs, never less
                 branches = re.search(r"branch_computations=\{([^}]*)\}", instruction.attributes)
                 names = re.findall(r"%?([\w.\-]+)", branches[1]) if branches else []
-                names += filter(None, (instruction.called(f"{b}_computation") for b in ("true", "false")))
+                names += re.findall(r"\b(?:true|false)_computation=%?([\w.\-]+)", instruction.attributes)
                 for branch in names:
                     yield from walk(branch, times, fused)
 
@@ -189,8 +194,10 @@ def trip_count(module: Module, computation: str, loop: Instruction) -> int | Non
     counter, bound = (condition.get(name) for name in compare.operands)
     if counter is None or bound is None or counter.opcode != "get-tuple-element" or bound.opcode != "constant":
         return None
-    index = int(re.search(r"index=(\d+)", counter.attributes)[1])
-    start = _constant(module.computations[computation], loop.operands[0], index)
+    index = re.search(r"index=(\d+)", counter.attributes)
+    if index is None:
+        return None
+    start = _constant(module.computations[computation], loop.operands[0], int(index[1]))
     return None if start is None else max(0, int(bound.operands[0]) - start)
 
 
@@ -296,6 +303,8 @@ def _convolution_flops(convolution: Instruction, beside: Mapping[str, Instructio
     lhs, rhs = (_dims(beside[name].shape) for name in convolution.operands[:2])
     out = _dims(convolution.shape)
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", convolution.attributes)
+    if labels is None:
+        raise ValueError(f"convolution {convolution.name} does not say which of its axes are which: no dim_labels")
     batch, features = out[labels[3].index("b")], out[labels[3].index("f")]
     depth = rhs[labels[2].index("i")]
     spatial = sorted(c for c in labels[1] if c.isdigit())

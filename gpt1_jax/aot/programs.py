@@ -29,7 +29,7 @@ from gpt1_jax.runs import check_sizes
 from gpt1_jax.sharding import make_mesh
 from gpt1_jax.tasks.config import DATA_SETS, make_spec
 from gpt1_jax.tasks.readout import make_readout
-from gpt1_jax.train import TrainStep, initial_state
+from gpt1_jax.train import JittedStep, initial_state
 from gpt1_jax.zero import ShardedOverData
 
 _LONG = 1 << 24  # updates, where the config leaves them to the data: no shape depends on them
@@ -51,7 +51,7 @@ class Program:
       flops: matrix products of an update over all devices, counted by hand (`train_flops_per_token`).
     """
 
-    step: TrainStep
+    step: JittedStep
     arguments: tuple[Any, Any, Any]
     mesh: Mesh
     model: GPT1
@@ -124,7 +124,7 @@ def task_readout(config: FinetuneConfig) -> ReadOut:
 
 
 def _program(
-    config: Any, optimizer_and_step: tuple[Any, TrainStep], mesh: Mesh, model: GPT1, batch: Any, schedules: Any
+    config: Any, optimizer_and_step: tuple[Any, JittedStep], mesh: Mesh, model: GPT1, batch: Any, schedules: Any
 ) -> Program:
     optimizer, step = optimizer_and_step
     state = nn.unbox(jax.eval_shape(lambda: initial_state(model, optimizer, 0)))

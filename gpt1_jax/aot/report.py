@@ -51,7 +51,17 @@ def page(report: Report) -> str:
 
 def comparison(reports: Sequence[Report]) -> str:
     """One line for each compilation."""
-    head = ("topology", "mesh", "batch", "dtype", "remat", "memory GiB", "estimate ms", "kernels ms", "MFU by both")
+    head: tuple[str, ...] = (
+        "topology",
+        "mesh",
+        "batch",
+        "dtype",
+        "remat",
+        "memory GiB",
+        "estimate ms",
+        "kernels ms",
+        "MFU by both",
+    )
     head += ("tokens/s by both", "collectives ms")
     table = [head]
     for r in reports:

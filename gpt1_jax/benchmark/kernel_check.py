@@ -7,6 +7,7 @@ may be as far from it as plain JAX in bfloat16 is, twice; float32 may differ by 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
@@ -78,7 +79,7 @@ def checks(lengths: Sequence[int] = LENGTHS) -> Iterator[Check]:
 def timed_kernels(settings: Settings, batch_size: int) -> dict[str, Callable[[], Contestant]]:
     """Forward and backward pass of a layer's attention by this device's kernel and by plain JAX."""
     best = select_kernel("auto", settings.model.n_ctx, settings.model.head_dim)
-    return {name: lambda name=name: _timed(settings, batch_size, name) for name in dict.fromkeys((best, "xla"))}
+    return {name: functools.partial(_timed, settings, batch_size, name) for name in dict.fromkeys((best, "xla"))}
 
 
 def _kernels_here() -> list[str]:

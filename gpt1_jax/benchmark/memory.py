@@ -39,8 +39,8 @@ def watch() -> Iterator[Peak]:
     statistics = jax.local_devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in statistics:
         peak.bytes, peak.of = int(statistics["peak_bytes_in_use"]), "device"
-    elif before is not None:
-        peak.bytes = max(0, _resident("VmHWM") - before)
+    elif before is not None and (most := _resident("VmHWM")) is not None:
+        peak.bytes = max(0, most - before)
 
 
 def _begin_anew() -> None:

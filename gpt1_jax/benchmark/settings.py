@@ -103,7 +103,12 @@ def configs(config: Any) -> tuple[PretrainConfig, FinetuneConfig]:
       InputError: it is refused.
     """
     given = config.to_dict() if hasattr(config, "to_dict") else dict(config)
-    kind, other = (FinetuneConfig, PretrainConfig) if "task" in given else (PretrainConfig, FinetuneConfig)
-    one = from_config(kind, config)
-    two = other(model=one.model, mesh=one.mesh, loss=one.loss, seed=one.seed)
-    return (two, one) if kind is FinetuneConfig else (one, two)
+    if "task" in given:
+        finetune = from_config(FinetuneConfig, config)
+        return PretrainConfig(**_shared(finetune)), finetune
+    pretrain = from_config(PretrainConfig, config)
+    return pretrain, FinetuneConfig(**_shared(pretrain))
+
+
+def _shared(config: PretrainConfig | FinetuneConfig) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in ("model", "mesh", "loss", "seed")}

@@ -104,8 +104,15 @@ def measure(
         case.contestants.append(product)
         calls.append(warm_up(product, clock)[1])
     say(f"{case.part}, {case.work}: rounds")
-    limits = {"repeats": settings.repeats, "seconds": settings.seconds, "clock": clock}
-    take_turns(case.contestants, calls, case.rounds, **limits, on_round=lambda: say(f"  {case.newest_round}"))
+    take_turns(
+        case.contestants,
+        calls,
+        case.rounds,
+        repeats=settings.repeats,
+        seconds=settings.seconds,
+        clock=clock,
+        on_round=lambda: say(f"  {case.newest_round}"),
+    )
     if settings.profile:
         _trace(case, Path(settings.profile))
     # States of gigabytes: the next case needs the room.

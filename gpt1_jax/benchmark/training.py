@@ -20,7 +20,7 @@ from gpt1_jax.model import GPT1, count_parameters
 from gpt1_jax.optim import make_schedule
 from gpt1_jax.runs import check_sizes
 from gpt1_jax.sharding import jit_init, make_mesh, to_global
-from gpt1_jax.train import HostBatch, Schedules, TrainStep, initial_state
+from gpt1_jax.train import HostBatch, JittedStep, Schedules, initial_state
 
 OURS = "gpt1_jax"
 LONG = 1 << 24  # updates of the schedule: no time depends on them
@@ -57,7 +57,7 @@ class Updates:
         self,
         model: GPT1,
         optimizer: optax.GradientTransformationExtraArgs,
-        step: TrainStep,
+        step: JittedStep,
         mesh: Mesh,
         schedules: Schedules,
     ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ class Tuning:
         batches = train_batches(self._split, batch_size=self._config.batch_size, seed=0, buckets=(self._split.n_ctx,))
         return self._contestant(PADDED, [batches[0]], "the same step")
 
-    def _contestant(self, name: str, batches: list[HostBatch], about: str) -> Contestant:
+    def _contestant(self, name: str, batches: Sequence[HostBatch], about: str) -> Contestant:
         updates, model = self._updates, self._model
         compiled = {_length(batch): updates.compile(batch) for batch in {_length(b): b for b in batches}.values()}
         options = {"with_lm": self._config.lm_coef > 0, "frozen_trunk": self._config.freeze != "none"}

@@ -32,13 +32,15 @@ def shapes(model: GPT1Config, n_rows: int) -> tuple[Shape, ...]:
 @functools.cache
 def best_product(model: GPT1Config, n_rows: int) -> Contestant:
     """The product with the highest rate of all `shapes`, in the model's dtype, at the same time on every device."""
-    best, best_rate = None, 0.0
+    best: Contestant | None = None
+    best_rate = 0.0
     for shape in shapes(model, n_rows):
         contestant = _product(shape, jnp.dtype(model.dtype))
         _, calls = warm_up(contestant)
         rate = contestant.flops / min(contestant.seconds(calls) for _ in range(_TRIES))
-        if rate > best_rate:
+        if best is None or rate > best_rate:
             best, best_rate = contestant, rate
+    assert best is not None
     return best
 
 

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ def learn_tokenizer(
     """
     logging.info("training a SentencePiece tokenizer of %d pieces", vocab_size)
     opened = open_source(source)
+    texts: Iterator[str]
     if opened.unit == "B" and opened.size > max_training_bytes:
         texts = (text for text in sample_documents(source, max_training_bytes) if split.side(text) == "train")
     else:
@@ -175,7 +177,7 @@ def verify(directory: str | Path) -> str:
     corpus = open_corpus(directory)
     for stream in filter(None, (corpus.train, corpus.heldout)):
         stream.verify()
-    rows = [("part", "side", "documents", "tokens", "MB of text")]
+    rows: list[tuple[str, ...]] = [("part", "side", "documents", "tokens", "MB of text")]
     total: dict[str, Counter[str]] = {side: Counter() for side in SIDES}
     for folder, manifest in parts:
         for side in SIDES:

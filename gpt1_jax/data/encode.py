@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import logging
@@ -14,7 +14,7 @@ from absl import logging
 from gpt1_jax.errors import InputError, counted
 from gpt1_jax.tasks.examples import Example, label_index
 from gpt1_jax.tasks.spec import FIELDS, OPTIONAL_FIELDS
-from gpt1_jax.tasks.transforms import SpecialTokens, cut_texts, to_streams
+from gpt1_jax.tasks.transforms import Fields, SpecialTokens, cut_texts, to_streams
 
 if TYPE_CHECKING:
     from gpt1_jax.tokenizers import Tokenizer
@@ -167,14 +167,15 @@ def encode_split(
 
 def _encode_fields(
     examples: Sequence[Example], kind: str, tokenizer: Tokenizer, allow_empty: bool
-) -> Iterable[tuple[Example, dict[str, list]]]:
+) -> Iterable[tuple[Example, Fields]]:
     """Token ids of every field; all texts of the chunk go through the tokenizer in one call."""
     fields = FIELDS[kind]
     texts = [
         text
         for example in examples
         for field in fields
-        for text in ([example.fields[field]] if isinstance(example.fields[field], str) else example.fields[field])
+        for value in (example.fields[field],)
+        for text in ((value,) if isinstance(value, str) else value)
     ]
     encoded = tokenizer.encode_batch(texts)
     for text, ids in zip(texts, encoded, strict=True):
@@ -182,12 +183,12 @@ def _encode_fields(
             raise InputError(
                 f"tokenizer: ids {min(ids)}..{max(ids)} for {text!r:.60}; its vocab_size is {tokenizer.vocab_size}"
             )
-    ids = iter([ids if text else [] for text, ids in zip(texts, encoded, strict=True)])
+    known = iter([ids if text else [] for text, ids in zip(texts, encoded, strict=True)])
     for example in examples:
-        result = {}
+        result: dict[str, Any] = {}
         for field in fields:
             value = example.fields[field]
-            result[field] = next(ids) if isinstance(value, str) else [next(ids) for _ in value]
+            result[field] = next(known) if isinstance(value, str) else [next(known) for _ in value]
             optional = allow_empty or field in OPTIONAL_FIELDS
             if not optional and not (result[field] if isinstance(value, str) else all(result[field])):
                 raise InputError(f"{example.where}: {field} {value!r:.60} has no tokens; fill it in or remove the row")

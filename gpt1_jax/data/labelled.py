@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any, overload
 
 import grain
 import numpy as np
@@ -65,7 +66,11 @@ class TrainBatches(grain.MapDataset):
     def __len__(self) -> int:
         return sys.maxsize
 
-    def __getitem__(self, step):
+    @overload
+    def __getitem__(self, step: int) -> Batch: ...
+    @overload
+    def __getitem__(self, step: slice) -> grain.MapDataset[Batch]: ...
+    def __getitem__(self, step: int | slice) -> Any:
         if isinstance(step, slice):
             return self.slice(step)
         if step < 0:
@@ -87,7 +92,11 @@ class EvalBatches(grain.MapDataset):
     def __len__(self) -> int:
         return len(self._plan.rows)
 
-    def __getitem__(self, i):
+    @overload
+    def __getitem__(self, i: int) -> Batch: ...
+    @overload
+    def __getitem__(self, i: slice) -> grain.MapDataset[Batch]: ...
+    def __getitem__(self, i: int | slice) -> Any:
         if isinstance(i, slice):
             return self.slice(i)
         i %= len(self)

@@ -119,7 +119,8 @@ def without(documents: Iterable[str], sentences: Iterable[str]) -> tuple[list[st
         whole.add(" ".join(ws))
         if len(ws) >= _KEY_WORDS:
             by_start[tuple(ws[:_KEY_WORDS])].append(" ".join(ws))
-    kept, counts = [], Counter()
+    kept: list[str] = []
+    counts: Counter[bool] = Counter()
     for document in documents:
         ws = words(document)
         text = " ".join(ws)

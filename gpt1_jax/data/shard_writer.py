@@ -110,7 +110,7 @@ class EncodeBatch:
             chosen[side].append(text)
             if side != "excluded":
                 lowest_rank = min(lowest_rank, rank)
-        sides = {}
+        sides: dict[str, _EncodedSide] = {}
         for side in SIDES:
             sizes = np.array([len(text.encode("utf-8")) for text in chosen[side]], np.int64)
             sides[side] = _EncodedSide(*encode_documents(self.tokenizer, chosen[side]), sizes)
@@ -143,7 +143,7 @@ class GrowingShard:
 
     def write(self, folder: Path, number: int, text: ShardText) -> Shard:
         """Writes the files, and lets go of what is in them."""
-        stored = {}
+        stored: dict[str, SideOfShard] = {}
         for side in SIDES:
             if not (batches := self.sides.pop(side)):
                 continue

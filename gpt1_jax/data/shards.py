@@ -188,7 +188,7 @@ def unfinished_parts(folders: Sequence[tuple[Path, int, int]]) -> tuple[list[int
         )
     [parts] = counts
     manifests = {part: Manifest.read(folder) for folder, part, _ in folders}
-    return [part for part in range(parts) if (found := manifests.get(part)) is None or not found.complete], parts
+    return [part for part in range(parts) if (manifest := manifests.get(part)) is None or not manifest.complete], parts
 
 
 def read_parts(directory: str | Path) -> list[tuple[Path, Manifest]]:

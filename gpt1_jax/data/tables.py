@@ -222,11 +222,11 @@ def _read_delimited(
                 continue
         rows += 1
         yield Row(str(path), line, dict(zip(names, cells, strict=False)))
-    if repaired and not rows:
+    if names is not None and repaired and not rows:
         raise InputError(
             f"{path}:{repaired[0]}: none of the {len(repaired)} rows has {len(names)} fields ({_listed(names)})"
         )
-    if repaired:
+    if names is not None and repaired:
         what = "rows left out" if repair == "drop_rows" else "rows lost their surplus fields"
         first = ", ".join(map(str, repaired[:10])) + (", ..." if len(repaired) > 10 else "")
         logging.warning("%s: %d %s for not having %d fields: line %s", path, len(repaired), what, len(names), first)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,6 +29,15 @@ from gpt1_jax.data.hosts import HostIndex, host_rows
 from gpt1_jax.errors import InputError
 
 Batch = dict[str, np.ndarray]
+
+
+class Batches(Protocol):
+    """Batches by their number: a list of them, or what makes each when it is asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Mapping[str, np.ndarray]: ...
+
 
 _PHASE_SALT = 0x9E3779B9  # keeps the phases' random numbers apart from others made from the same seed
 
@@ -264,7 +273,7 @@ def heldout_windows(
 
 
 def prefetch(
-    batches: Sequence[Batch] | TrainWindows | HeldoutWindows,
+    batches: Batches,
     start: int = 0,
     *,
     num_threads: int = 2,

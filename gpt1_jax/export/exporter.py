@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import importlib.metadata
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,6 @@ from typing import Any
 
 import flatbuffers
 import jax
-import jaxlib
 import numpy as np
 
 from gpt1_jax import tokenizers
@@ -181,7 +181,12 @@ def _describe(source: str, model: GPT1) -> dict[str, Any]:
     config, readout = model.config, model.readout
     kind = "next token" if readout is None else readout.kind
     special = readout is not None and readout.read_at == "extract"
-    versions = {"gpt1_jax": __version__, "jax": jax.__version__, "jaxlib": jaxlib.__version__, "numpy": np.__version__}
+    versions = {
+        "gpt1_jax": __version__,
+        "jax": jax.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
+        "numpy": np.__version__,
+    }
     return {
         "format": 1,
         "source": source,
@@ -216,7 +221,9 @@ def _cache_sizes(config: GPT1Config) -> dict[str, int]:
 def save_tokenizer(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
     """Writes a tokenizer's files with the code that reads them, and returns what the card says of it."""
     tokenizer.save(folder)
-    _, marker = find_marker(folder)
+    found = find_marker(folder)
+    assert found is not None, "a tokenizer marks what it saves"
+    _, marker = found
     variant = marker.get("variant")
     shutil.copyfile(Path(standalone.__file__).with_name("text.py"), folder / "text.py")
     if variant == "approximate":
@@ -245,8 +252,8 @@ def _compare(target: Path, model: GPT1, params: Params, programs: Sequence[Progr
     config, exported = model.config, standalone.load(target)
     ids = np.random.default_rng(0).integers(0, config.vocab_size, (2, 2, min(16, config.n_ctx)), np.int32)
     function = jax.jit(programs[0].function)
-    if model.readout is not None:
-        examples = ids[:, :1] if model.readout.kind in ("classification", "entailment") else ids
+    if isinstance(exported, standalone.Task):
+        examples = ids[:, :1] if model.task_readout.kind in ("classification", "entailment") else ids
         expected = [function(flatten(params), examples, np.full(examples.shape[:2], examples.shape[-1], np.int32))]
         found = [exported.predict_ids(examples.tolist())]
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from jax import Array, export
 
 from gpt1_jax.caches import Cache, KVCache, LSTMCache
 from gpt1_jax.losses import mask_answers
-from gpt1_jax.model import GPT1, param_shapes
+from gpt1_jax.model import GPT1, apply, param_shapes
 from gpt1_jax.pretrained import Params
 from gpt1_jax.scores import predicted_scores
 
@@ -27,6 +27,7 @@ PLATFORMS = ("cpu", "tpu", "cuda")
 _N_STREAMS = {"classification": "1", "entailment": "1", "similarity": "2", "multiple_choice": "c"}
 
 FlatParams = Mapping[str, Array]
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,7 @@ def flatten(params: Params) -> dict[str, Any]:
 
 def task_program(model: GPT1) -> Program:
     """Streams to probabilities or scores, as `gpt1_jax.predict` has them."""
-    readout = model.readout
+    readout = model.task_readout
     shape = export.symbolic_shape(f"b, {_N_STREAMS[readout.kind]}, l", constraints=[f"l <= {model.config.n_ctx}"])
 
     def predict(params: FlatParams, tokens: Array, lengths: Array) -> Array:
@@ -103,17 +104,19 @@ def lm_programs(model: GPT1) -> tuple[Program, Program]:
         lengths: Array,
         start: Array,
         *cached: tuple[Array, ...],
-    ) -> tuple[Array, ...]:
-        def forward(m: GPT1) -> tuple[Array, Cache]:
-            cache = LSTMCache(cached[0][0], cached[1][0], start) if is_lstm else KVCache(*cached, start)
+    ) -> tuple[Array | tuple[Array, ...], ...]:
+        def forward(m: GPT1) -> tuple[Array, tuple[tuple[Array, ...], tuple[Array, ...]]]:
+            first, second = cached
+            cache: Cache = LSTMCache(first[0], second[0], start) if is_lstm else KVCache(first, second, start)
             h, cache = m.decode(tokens, cache, lengths)
             last = jnp.take_along_axis(h, lengths[:, None, None] - 1, axis=1)[:, 0]
-            return m.lm_logits(last), cache
+            new = ((cache.c,), (cache.h,)) if isinstance(cache, LSTMCache) else (cache.keys, cache.values)
+            return m.lm_logits(last), new
 
-        out, cache = _apply(model, params, forward)
-        new = ((cache.c,), (cache.h,)) if is_lstm else (cache.keys, cache.values)
+        out, new = _apply(model, params, forward)
         return out[:, : config.vocab_size], *new
 
+    cached: dict[str, Any]
     if is_lstm:
         b, n_tokens = export.symbolic_shape("b, l", constraints=[f"l <= {config.n_ctx}"])
         state = (jax.ShapeDtypeStruct((b, config.lstm_units), jnp.float32),)
@@ -124,15 +127,15 @@ def lm_programs(model: GPT1) -> tuple[Program, Program]:
         slots = jax.ShapeDtypeStruct((b, config.n_head, s, config.head_dim), jnp.dtype(config.dtype))
         cached = {"keys": (slots,) * config.n_layer, "values": (slots,) * config.n_layer}
         what = "keys and values with the tokens in them"
-    arguments = {
+    step = {
         "tokens": jax.ShapeDtypeStruct((b, n_tokens), jnp.int32),
         "lengths": jax.ShapeDtypeStruct((b,), jnp.int32),
         "start": jax.ShapeDtypeStruct((b,), jnp.int32),
         **cached,
     }
     returns = f"logits float32 [b, V] after the last of the tokens; {what}"
-    return whole, Program("decode", decode, arguments, returns)
+    return whole, Program("decode", decode, step, returns)
 
 
-def _apply(model: GPT1, params: FlatParams, method: Callable[[GPT1], Any]) -> Any:
-    return model.apply({"params": traverse_util.unflatten_dict(dict(params), sep="/")}, method=method)
+def _apply(model: GPT1, params: FlatParams, method: Callable[[GPT1], T]) -> T:
+    return apply(model, traverse_util.unflatten_dict(dict(params), sep="/"), method)

@@ -75,7 +75,7 @@ def load_huggingface(path: str | os.PathLike[str]) -> tuple[GPT1Config, ReadOut 
     entries = layout(config, readout, head)
     _check_tensors(folder_says, tensors, entries)
     leaves = {entry.path: entry.from_theirs(_read(tensors[name], name)) for name, entry in entries.items()}
-    if head == SCORE and config.clf_bias:  # it was zero, or there would be no such folder
+    if head == SCORE and readout is not None and config.clf_bias:  # it was zero, or there would be no such folder
         leaves["clf", "bias"] = np.zeros((readout.n_outputs,), np.float32)
     return config, readout, unflatten_dict(leaves)
 

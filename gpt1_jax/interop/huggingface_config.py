@@ -193,7 +193,7 @@ def folder_config(config: GPT1Config, readout: ReadOut | None, head: str | None)
         "tie_word_embeddings": True,
     }
     record = to_dict(readout) if readout else None
-    if head == SCORE:
+    if head == SCORE and record is not None:
         labels = record.pop("labels")
         written["id2label"] = {str(i): label for i, label in enumerate(labels)}
         written["label2id"] = {label: i for i, label in enumerate(labels)}

@@ -56,7 +56,7 @@ def params_from_official(
     """
     tables = _checked("model/we", get("model/we"), (config.n_rows + config.n_ctx, config.n_embd))
     tokens, positions = np.split(tables, [config.n_rows])
-    leaves = {
+    leaves: dict[tuple[str, ...], np.ndarray] = {
         ("tokens_embed", "embedding"): np.pad(tokens, ((0, config.padded_rows - config.n_rows), (0, 0))),
         ("positions_embed", "embedding"): positions.copy(),  # a view would keep all of `tables` in memory
     }

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 from absl import logging
+from flax.traverse_util import flatten_dict
 
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import make_directory, similar, write_atomically
@@ -231,7 +232,7 @@ def _shard_of(shards: list[Shard], index: int) -> Shard:
 def _check_params(config: GPT1Config, params: Mapping[str, Any]) -> None:
     wanted = param_shapes(config)
     trunk = {name: value for name, value in params.items() if name != "clf"}
-    if jax.tree.structure(trunk) != jax.tree.structure(wanted):
+    if flatten_dict(trunk).keys() != flatten_dict(wanted).keys():
         raise InputError("params: are not the tree of arrays of this config; give model.config and its own parameters")
 
     def check(path: tuple[Any, ...], value: Any, like: jax.ShapeDtypeStruct) -> None:

@@ -14,16 +14,23 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Float, Int
 
 from gpt1_jax.precision import matmul_precision
 
 BLOCK = 128
 
-LayerCache = tuple[Array, Array]
+LayerCache = tuple[Float[Array, "B H S head_dim"], Float[Array, "B H S head_dim"]]
 """Keys and values of a layer, [B, H, S, head_dim] each."""
 
 
-def cached_attention(q: Array, k: Array, v: Array, cache: LayerCache, start: Array) -> tuple[Array, LayerCache]:
+def cached_attention(
+    q: Float[Array, "B L H head_dim"],
+    k: Float[Array, "B L H head_dim"],
+    v: Float[Array, "B L H head_dim"],
+    cache: LayerCache,
+    start: Int[Array, " B"],
+) -> tuple[Float[Array, "B L H head_dim"], LayerCache]:
     """Causal attention of new tokens to themselves and to those in the cache, which takes their keys and values.
 
     Args:
@@ -64,7 +71,9 @@ def cached_attention(q: Array, k: Array, v: Array, cache: LayerCache, start: Arr
     return jnp.swapaxes(out / total[..., None], 1, 2).astype(q.dtype), (keys, values)
 
 
-def _write(slots: Array, new: Array, start: Array) -> Array:
+def _write(
+    slots: Float[Array, "B H S head_dim"], new: Float[Array, "B L H head_dim"], start: Int[Array, " B"]
+) -> Float[Array, "B H S head_dim"]:
     """The cache [B, H, S, head_dim] with `new` [B, L, H, head_dim] in the slots from `start` [B] on."""
     write = jax.vmap(lambda row, new, start: lax.dynamic_update_slice_in_dim(row, new, start, axis=1))
     return write(slots, jnp.swapaxes(new, 1, 2), start)

@@ -28,14 +28,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
+from jaxtyping import Bool, Float, Float32, Int
 
 from gpt1_jax.dropout import Dropout
-from gpt1_jax.kernels.gpu_tiles import Tiling, dot, line, triton
+from gpt1_jax.kernels import gpu_tiles
+from gpt1_jax.kernels.gpu_tiles import Tiling, dot, line
 from gpt1_jax.kernels.sharded import Words, divided, platform
 from gpt1_jax.kernels.work import Work
 from gpt1_jax.precision import add_bias
 
-AVAILABLE = triton is not None
+AVAILABLE = gpu_tiles.AVAILABLE
 """Whether this JAX still has Pallas' way to Triton."""
 MAX_HEAD_DIM = 128
 """Of wider heads the tiles of a program no longer fit the registers."""
@@ -98,7 +100,7 @@ def _backward_kernel(
     i = pl.program_id(0)
     start = jnp.zeros((tiling.block, tiling.width), jnp.float32)
 
-    def queries(j: Any) -> tuple[Array, ...]:
+    def queries(j: Any) -> tuple[Array, Array, Array, Array, Words | None]:
         """q, O', log of the sum over the scale, (1 - r) rowsum(O' * O) and the words of dropout."""
         return (
             tiling.load(q_ref, j),
@@ -157,7 +159,7 @@ def _work(tiling: Tiling, qkv: Array, *, words: bool, backward: bool) -> Work:
     return Work((7 if backward else 2) * 2 * tiling.width * entries, vector * entries, (1 + backward) * entries, moved)
 
 
-def _call(kernel: Any, tiling: Tiling, qkv: Array, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> Any:
+def _call(kernel: Any, tiling: Tiling, qkv: Array, inputs: tuple[Any, ...], outputs: Any) -> Any:
     """One program for each block, head and row of the batch, which sees all of its sequence."""
     n_rows, length, _, n_heads, _ = qkv.shape
     width = tiling.width
@@ -175,7 +177,7 @@ def _call(kernel: Any, tiling: Tiling, qkv: Array, inputs: tuple[Any, ...], outp
         in_specs=(*parts, *jax.tree.map(lambda x: by_rank[x.ndim], inputs)),
         out_specs=jax.tree.map(lambda x: by_rank[len(x.shape)], outputs),
         out_shape=outputs,
-        compiler_params=triton.CompilerParams(num_warps=tiling.n_warps, num_stages=2),
+        compiler_params=tiling.compiler_params,
         interpret=tiling.interpret,
         cost_estimate=work.cost,
         metadata=work.metadata,
@@ -212,8 +214,10 @@ def _backward(tiling: Tiling, residuals: tuple[Any, ...], do: Array) -> tuple[Ar
 _attention.defvjp(_forward, _backward)
 
 
-def _local(qkv: Array, kv_mask: Array | None, words: Words | None, *, rate: float) -> Array:
-    """On one device, [B, L, 3, H, head_dim] -> [B, L, H, head_dim]."""
+def _local(
+    qkv: Float[Array, "B L 3 H head_dim"], kv_mask: Bool[Array, "B L"] | None, words: Words | None, *, rate: float
+) -> Float[Array, "B L H head_dim"]:
+    """On one device."""
     tiling = Tiling(qkv.shape[1], qkv.shape[4], qkv.dtype, rate, interpret=platform() == "cpu")
     return _attention(tiling, qkv, words, kv_mask)
 
@@ -226,8 +230,12 @@ def _over_mesh(qkv: Array, kv_mask: Array | None, dropout: Dropout | None) -> Ar
 
 
 def gpu_self_attention(
-    product: Array, bias: Array, n_heads: int, kv_mask: Array | None, dropout: Dropout | None
-) -> Array:
+    product: Float[Array, "B 3 L D"],
+    bias: Float32[Array, "3 1 D"],
+    n_heads: int,
+    kv_mask: Bool[Array, "B L"] | None,
+    dropout: Dropout | None,
+) -> Float[Array, "B L D"]:
     """See `gpt1_jax.attention.self_attention`; without given masks, heads up to `MAX_HEAD_DIM`.
 
     A query that sees nothing gives zero and takes no gradient. On a CPU it is interpreted.
@@ -239,6 +247,14 @@ def gpu_self_attention(
     return _over_mesh(qkv, kv_mask, dropout).reshape(n_rows, length, width)
 
 
-def gpu_attention(q: Array, k: Array, v: Array, q_slots: None, kv_mask: Array | None, dropout: Dropout | None) -> Array:
+def gpu_attention(
+    q: Float[Array, "B L H head_dim"],
+    k: Float[Array, "B L H head_dim"],
+    v: Float[Array, "B L H head_dim"],
+    q_slots: Int[Array, "#B L"] | None,
+    kv_mask: Bool[Array, "B L"] | None,
+    dropout: Dropout | None,
+) -> Float[Array, "B L H head_dim"]:
     """See `gpt1_jax.attention.causal_attention`; otherwise like `gpu_self_attention`."""
+    assert q_slots is None, "a cache is for plain JAX"
     return _over_mesh(jnp.stack([q, k, v], 2), kv_mask, dropout)

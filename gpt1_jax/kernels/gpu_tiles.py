@@ -17,8 +17,10 @@ from gpt1_jax.precision import matmul_precision
 
 try:
     from jax.experimental.pallas import triton
+
+    AVAILABLE = True
 except ImportError:  # announced with JAX 0.11 for some later one
-    triton = None
+    AVAILABLE = False
 
 
 def dot(a: Array, b: Array) -> Array:
@@ -78,6 +80,11 @@ class Tiling:
         """Of 32 threads each, over which the tiles of a program are spread."""
         return 4 if self.dtype == jnp.bfloat16 and self.width <= 64 else 8
 
+    @property
+    def compiler_params(self) -> Any:
+        """What Triton is told; by this type it is asked for."""
+        return triton.CompilerParams(num_warps=self.n_warps, num_stages=2)
+
     def index(self, i: Any) -> Array:
         """[block]: the rows of tile i."""
         return i * self.block + jnp.arange(self.block)
@@ -130,11 +137,14 @@ class Tiling:
 
     def load_words(self, refs: Any, i: Any) -> Words | None:
         """Those of dropout, of each row of tile i."""
-        return None if refs is None else tuple(self.load_line(ref, i, 0) for ref in refs)
+        if refs is None:
+            return None
+        first, second = (self.load_line(ref, i, 0) for ref in refs)
+        return first, second
 
     def seen(self, queries: Any, keys: Any, seen_ref: Any, diagonal: bool, axis: int) -> Array | bool:
         """Which keys of a tile the queries see; True: all. The queries lie along `axis` of the tile."""
-        seen = True
+        seen: Array | bool = True
         if diagonal:  # the tiles before it are seen whole, and those after it are not visited
             seen = line(self.index(queries), axis) >= line(self.index(keys), 1 - axis)
         if seen_ref is not None:

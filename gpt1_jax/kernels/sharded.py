@@ -10,7 +10,7 @@ import jax
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from gpt1_jax.dropout import Dropout, row_words
+from gpt1_jax.dropout import Dropout
 from gpt1_jax.sharding import spec
 
 Words = tuple[Array, Array]
@@ -30,7 +30,7 @@ def _device() -> Any:
     device = jax.sharding.get_abstract_mesh().abstract_device
     if device is not None and device.platform:
         return device
-    default = jax.config.jax_default_device
+    default = getattr(jax.config, "jax_default_device", None)
     return default if isinstance(default, jax.Device) else jax.devices(default)[0]
 
 
@@ -55,7 +55,7 @@ def divided(
         uint32 [B, H, L] each.
       shape: rows, heads, tokens.
     """
-    words = None if dropout is None else row_words(dropout.key_words, dropout.rows, shape)
+    words = None if dropout is None else dropout.words(shape)
     mesh = jax.sharding.get_abstract_mesh()
     free = frozenset(mesh.axis_names) - frozenset(mesh.manual_axes)
     if mesh.empty or mesh.size == 1 or not free:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Bool, Float, Float32, Int
 
 from gpt1_jax.dropout import Dropout
 from gpt1_jax.kernels.sharded import Words, divided, platform
@@ -162,8 +163,12 @@ def _local(
 
 
 def tpu_self_attention(
-    product: Array, bias: Array, n_heads: int, kv_mask: Array | None, dropout: Dropout | None
-) -> Array:
+    product: Float[Array, "B 3 L D"],
+    bias: Float32[Array, "3 1 D"],
+    n_heads: int,
+    kv_mask: Bool[Array, "B L"] | None,
+    dropout: Dropout | None,
+) -> Float[Array, "B L D"]:
     """See `gpt1_jax.attention.self_attention`; without given masks, up to `MAX_TOKENS`.
 
     A query that sees nothing gets a mean of some values, finite, and so are the gradients. On a CPU it is interpreted.
@@ -175,8 +180,16 @@ def tpu_self_attention(
     return divided(local, (product, bias), axes, ("batch", None, "heads"), kv_mask, dropout, shape)
 
 
-def tpu_attention(q: Array, k: Array, v: Array, q_slots: None, kv_mask: Array | None, dropout: Dropout | None) -> Array:
+def tpu_attention(
+    q: Float[Array, "B L H head_dim"],
+    k: Float[Array, "B L H head_dim"],
+    v: Float[Array, "B L H head_dim"],
+    q_slots: Int[Array, "#B L"] | None,
+    kv_mask: Bool[Array, "B L"] | None,
+    dropout: Dropout | None,
+) -> Float[Array, "B L H head_dim"]:
     """See `gpt1_jax.attention.causal_attention`; otherwise like `tpu_self_attention`."""
+    assert q_slots is None, "a cache is for plain JAX"
     product = jnp.stack([q, k, v], 1).reshape(q.shape[0], 3, q.shape[1], -1)
     bias = jnp.zeros((3, 1, product.shape[-1]), jnp.float32)
     return tpu_self_attention(product, bias, q.shape[2], kv_mask, dropout).reshape(q.shape)

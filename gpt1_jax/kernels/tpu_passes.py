@@ -159,7 +159,7 @@ def forward_pass(*refs: Any, plan: Plan) -> None:
         stop = start + block
         q = q_ref[0, start:stop] * jnp.asarray(plan.scale, dtype)
         s = _product(k_ref[0, :stop], _of_head(q, plan, head), (1, 1))
-        s = s + penalty[:stop] if plan.masked else s
+        s = s if penalty is None else s + penalty[:stop]
         return (jnp.concatenate([s[:start], _causal(s[start:])]) if start else _causal(s),)
 
     def probabilities(start: int, head: int, s: Array) -> tuple[Array, ...]:
@@ -168,8 +168,8 @@ def forward_pass(*refs: Any, plan: Plan) -> None:
         total = p.sum(0, keepdims=True)
         lse_ref[0, 0, head : head + 1, start : start + block] = highest + jnp.log(total)
         if plan.rate:
-            words = (ref[0, 0, head : head + 1, start : start + block] for ref in word_refs)
-            p = jnp.where(_keep(*words, 0, s.shape[0], plan.rate), p, 0.0)
+            first, second = (ref[0, 0, head : head + 1, start : start + block] for ref in word_refs)
+            p = jnp.where(_keep(first, second, 0, s.shape[0], plan.rate), p, 0.0)
         return p.astype(dtype), total
 
     def output(start: int, head: int, p: Array, total: Array) -> tuple[Array, ...]:
@@ -207,15 +207,15 @@ def backward_pass(*refs: Any, plan: Plan) -> None:
     def scores(start: int, head: int) -> tuple[Array, ...]:
         keys = slice(start, start + block)
         s = _product(k_ref[0, keys], q_of[head][start:], (1, 1))
-        s = s + penalty[keys] if plan.masked else s
+        s = s if penalty is None else s + penalty[keys]
         s = jnp.concatenate([_causal(s[:, :block]), s[:, block:]], 1) if s.shape[1] > block else _causal(s)
         return s, _product(v_ref[0, keys], do_of[head][start:], (1, 1))
 
     def gradients(start: int, head: int, s: Array, dp: Array) -> tuple[Array, ...]:
         p = dropped = jnp.exp(s - lse_ref[0, 0, head : head + 1, start:])
         if plan.rate:
-            words = (ref[0, 0, head : head + 1, start:] for ref in word_refs)
-            keep = _keep(*words, start, block, plan.rate)
+            first, second = (ref[0, 0, head : head + 1, start:] for ref in word_refs)
+            keep = _keep(first, second, start, block, plan.rate)
             dropped, dp = jnp.where(keep, p, 0.0), jnp.where(keep, dp, 0.0)
         return dropped.astype(dtype), (p * (dp - delta[head][:, start:])).astype(dtype)
 

@@ -40,5 +40,7 @@ class Work:
 
 def work_of(attributes: str) -> Work | None:
     """The work of a call from the attributes that a compiled program's text gives it, or None where it says none."""
-    found = [re.search(rf'"?\b{field.name}"?[:=]\s*"?(\d+)', attributes) for field in dataclasses.fields(Work)]
-    return Work(*(int(match[1]) for match in found)) if all(found) else None
+    fields = dataclasses.fields(Work)
+    found = [re.search(rf'"?\b{field.name}"?[:=]\s*"?(\d+)', attributes) for field in fields]
+    numbers = [int(match[1]) for match in found if match]
+    return Work(*numbers) if len(numbers) == len(fields) else None

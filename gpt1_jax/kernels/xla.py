@@ -17,12 +17,15 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from gpt1_jax.dropout import Dropout
 from gpt1_jax.precision import matmul_precision
 
 
-def visible(q_slots: Array | None, n_slots: int, kv_mask: Array | None) -> Array:
+def visible(
+    q_slots: Int[Array, "#B Lq"] | None, n_slots: int, kv_mask: Bool[Array, "B {n_slots}"] | None
+) -> Bool[Array, "#B 1 Lq {n_slots}"]:
     """Which key slots a query may look at: its own and earlier ones, less the padding.
 
     Args:
@@ -39,7 +42,9 @@ def visible(q_slots: Array | None, n_slots: int, kv_mask: Array | None) -> Array
     return mask if kv_mask is None else mask & kv_mask[:, None, None, :]
 
 
-def attention_probabilities(q: Array, k: Array, mask: Array) -> Array:
+def attention_probabilities(
+    q: Float[Array, "B Lq H head_dim"], k: Float[Array, "B S H head_dim"], mask: Bool[Array, "#B 1 Lq S"]
+) -> Float[Array, "B H Lq S"]:
     """softmax(q k^T / sqrt(head_dim)) over the visible slots: [B, H, Lq, S], in the dtype of q.
 
     A query that sees nothing (a padded one) gets equal weights instead of NaN.
@@ -49,8 +54,13 @@ def attention_probabilities(q: Array, k: Array, mask: Array) -> Array:
 
 
 def xla_attention(
-    q: Array, k: Array, v: Array, q_slots: Array | None, kv_mask: Array | None, dropout: Dropout | None
-) -> Array:
+    q: Float[Array, "B Lq H head_dim"],
+    k: Float[Array, "B S H head_dim"],
+    v: Float[Array, "B S H head_dim"],
+    q_slots: Int[Array, "#B Lq"] | None,
+    kv_mask: Bool[Array, "B S"] | None,
+    dropout: Dropout | None,
+) -> Float[Array, "B Lq H head_dim"]:
     """See `gpt1_jax.attention.causal_attention`."""
     return _attention(q, k, v, visible(q_slots, k.shape[1], kv_mask), dropout)
 

@@ -68,7 +68,8 @@ _FALLBACKS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Microsoft YaHei", "Hiragi
 _lock = threading.RLock()  # matplotlib's settings are the process's
 _depth = 0
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @contextlib.contextmanager
@@ -82,10 +83,11 @@ def look(**changes: Any) -> Iterator[None]:
 
     global _depth
     with _lock:
-        base = {} if _depth else {**_defaults(), **_STYLE, "font.family": list(_families())}
+        settings: dict[Any, Any] = {} if _depth else {**_defaults(), **_STYLE, "font.family": list(_families())}
+        settings |= {name.replace("__", "."): value for name, value in changes.items()}
         _depth += 1
         try:
-            with matplotlib.rc_context({**base, **{name.replace("__", "."): v for name, v in changes.items()}}):
+            with matplotlib.rc_context(settings):
                 yield
         finally:
             _depth -= 1

@@ -108,7 +108,8 @@ def run_cell(cell: Cell, root: Path, wanted: Sequence[Scored], *, keep_checkpoin
     record = _record(cell)
     agreement.on_first(lambda: _begin(folder, record))
     start = time.monotonic()
-    diverged, scores = None, ()
+    diverged: str | None = None
+    scores: Sequence[Score] = ()
     try:
         scores = _RUN[cell.kind](cell, root, wanted)
     except Diverged as error:
@@ -124,7 +125,7 @@ def run_cell(cell: Cell, root: Path, wanted: Sequence[Scored], *, keep_checkpoin
 
 def model_of(cell: Cell, root: Path) -> str | None:
     """Where the model is that a cell starts from."""
-    return str(root / cell.init_from) if cell.needs else cell.init_from
+    return str(root / cell.init_from) if cell.needs and cell.init_from else cell.init_from
 
 
 def _record(cell: Cell) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def _read(cell: Cell, root: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     stored, record = read_json(path, "the record of a cell"), _record(cell)
-    defaults = {"config": to_dict(type(cell.config)())} if cell.kind != "zero_shot" else {}
+    defaults = {} if isinstance(cell.config, ZeroShotConfig) else {"config": to_dict(type(cell.config)())}
     check_same_run(path.parent, with_defaults(stored, record, defaults), {**stored, **record}, MUTABLE_CELL)
     return stored
 
@@ -148,7 +149,8 @@ def _begin(folder: Path, record: Mapping[str, Any]) -> None:
 
 def _pretrain(cell: Cell, root: Path, wanted: Sequence[Scored]) -> list[Score]:
     del wanted
-    config: PretrainConfig = cell.config
+    config = cell.config
+    assert isinstance(config, PretrainConfig)
     if cell.needs and config.tokenizer.path == cell.init_from:
         tokenizer = dataclasses.replace(config.tokenizer, path=model_of(cell, root))
         config = dataclasses.replace(config, tokenizer=tokenizer)
@@ -158,7 +160,8 @@ def _pretrain(cell: Cell, root: Path, wanted: Sequence[Scored]) -> list[Score]:
 
 
 def _finetune(cell: Cell, root: Path, wanted: Sequence[Scored]) -> list[Score]:
-    config: FinetuneConfig = cell.config
+    config = cell.config
+    assert isinstance(config, FinetuneConfig)
     workdir = root / cell.name
     metrics = finetune.run(config, workdir, model_of(cell, root)).metrics
     found = agreement.on_first(lambda: [to_dict(s) for s in _scores(workdir, metrics, wanted, config.predict_train)])
@@ -189,8 +192,9 @@ def _scores(
 def _zero_shot(cell: Cell, root: Path, wanted: Sequence[Scored]) -> list[Score]:
     """A point for every checkpoint that is kept; those that are there already are not made again."""
     del wanted
-    config: ZeroShotConfig = cell.config
-    checkpoint = model_of(cell, root)
+    config, checkpoint = cell.config, model_of(cell, root)
+    assert isinstance(config, ZeroShotConfig)
+    assert checkpoint is not None, "a curve is of a model"
     path = root / cell.name / "points.json"
     points = agreement.on_first(lambda: read_json(path, "the points of a curve") if path.exists() else {})
     for step in agreement.on_first(lambda: kept_steps(checkpoint, config.every)):

@@ -35,7 +35,8 @@ def with_example_data(config: ReproduceConfig, root: Path) -> ReproduceConfig:
         config = dataclasses.replace(config, pretrain=pretrain)
     entry = config.tasks.get(TASK)
     if entry is not None and not entry.task.train:
-        files = {split: (str(folder / f"{split}.csv"),) for split in ("train", "validation", "test")}
-        task = dataclasses.replace(entry.task, labels=("negative", "positive"), **files)
+        train, validation, test = ((str(folder / f"{split}.csv"),) for split in ("train", "validation", "test"))
+        labels = ("negative", "positive")
+        task = dataclasses.replace(entry.task, labels=labels, train=train, validation=validation, test=test)
         config = dataclasses.replace(config, tasks={**config.tasks, TASK: dataclasses.replace(entry, task=task)})
     return config

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gpt1_jax.errors import InputError, counted
 from gpt1_jax.finetune_config import FinetuneConfig
@@ -250,7 +250,7 @@ def _finetune_cells(
 def _finetuning(config: ReproduceConfig, name: str, spec: TaskSpec, variant: str) -> FinetuneConfig:
     """The recipe of a task in a row of table 5, or with some layers transferred."""
     entry, finetune = config.tasks[name], config.finetune
-    changes: dict[str, object] = {
+    changes: dict[str, Any] = {
         field: getattr(entry, field) for field in ("batch_size", "epochs") if getattr(entry, field) is not None
     }
     rate = entry.learning_rate

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from gpt1_jax.finetune_config import FinetuneConfig
 from gpt1_jax.reproduce import paper
 from gpt1_jax.reproduce.cells import Done, Score
 from gpt1_jax.reproduce.plan import Plan
@@ -102,7 +103,7 @@ class Scores:
                 return sorted(done.scores, key=lambda score: score.step or 0)
         return []
 
-    def _runs(self, task: str, variant: str, wanted, n: int | None = None) -> ByRun:
+    def _runs(self, task: str, variant: str, wanted: Callable[[Score], bool], n: int | None = None) -> ByRun:
         runs = {}
         for done in self.done:
             cell = done.cell
@@ -115,11 +116,17 @@ class Scores:
 
 def as_rows(done: Iterable[Done]) -> list[dict[str, object]]:
     """Every score as a row of a table: what scores.csv has."""
-    rows = []
+    rows: list[dict[str, object]] = []
     for each in done:
         cell = each.cell
-        seed = cell.config.seed if cell.kind == "finetune" else ""
-        about = {"cell": cell.name, "kind": cell.kind, "task": cell.task, "variant": cell.variant, "seed": seed}
+        seed = cell.config.seed if isinstance(cell.config, FinetuneConfig) else ""
+        about: dict[str, object] = {
+            "cell": cell.name,
+            "kind": cell.kind,
+            "task": cell.task,
+            "variant": cell.variant,
+            "seed": seed,
+        }
         if each.diverged:
             rows.append({**about, "column": "", "split": "", "metric": "", "percent": "diverged", "updates": ""})
         for score in each.scores:

@@ -119,7 +119,7 @@ class _State:
     @classmethod
     def open(cls, config: ReproduceConfig, root: Path, pretrained: str | Path | None) -> _State:
         """What there is of it."""
-        fetched = ()
+        fetched: tuple[Path, ...] = ()
         if config.example_data:
             config = examples.with_example_data(config, root)
             fetched = (root / examples.FOLDER,)
@@ -149,7 +149,7 @@ class _State:
             if cell.needs and cell.init_from in self.failed:
                 self.failed[cell.name] = f"it needs {cell.init_from}"
                 continue
-            if cell.needs and (there := self.done.get(cell.init_from)) and there.diverged:
+            if cell.needs and (there := self.done.get(cell.init_from or "")) and there.diverged:
                 self.failed[cell.name] = f"it needs {cell.init_from}, which diverged"
                 continue
             left = self.estimate.of(self.left)
@@ -181,7 +181,9 @@ class _State:
     def _write(self) -> Reproduction:
         done = tuple(self.done[cell.name] for cell in self.plan.cells if cell.name in self.done)
         scores = Scores(self.plan, done)
-        tables, claims, folder = (), (), self.root / FOLDER
+        tables: Sequence[Table] = ()
+        claims: Sequence[Claim] = ()
+        folder = self.root / FOLDER
         if jax.process_index() == 0:
             tables, claims = write_report(self.config, scores, folder, left=self.left, failed=self.failed)
         self.written = time.monotonic()

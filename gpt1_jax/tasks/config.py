@@ -12,7 +12,7 @@ from absl import logging
 
 from gpt1_jax.errors import InputError, did_you_mean, quoted
 from gpt1_jax.tasks.datasets import glue, nli, official, race, story_cloze
-from gpt1_jax.tasks.spec import FIELDS, KINDS, OPTIONAL_FIELDS, Source, TaskSpec, check_choice
+from gpt1_jax.tasks.spec import FIELDS, OPTIONAL_FIELDS, Source, TaskSpec, as_kind, check_choice
 
 DEFAULT_METRICS: Mapping[str, tuple[str, ...]] = {
     "classification": ("accuracy", "f1"),
@@ -100,7 +100,7 @@ def _custom(config: TaskConfig) -> TaskSpec:
         )
     if not (config.train or config.validation or config.test):
         raise InputError("task.train is empty; name the CSV, TSV or JSONL files of the training examples")
-    check_choice("kind", config.kind, KINDS)
+    kind = as_kind(config.kind)
     files = {split: getattr(config, split) for split in ("train", "validation", "test") if getattr(config, split)}
     for split in config.unlabelled:
         check_choice("unlabelled", split, files)
@@ -118,7 +118,7 @@ def _custom(config: TaskConfig) -> TaskSpec:
     options = _reading(config)
     return TaskSpec(
         name=config.name,
-        kind=config.kind,
+        kind=kind,
         sources={
             split: Source(paths, labelled=split not in config.unlabelled, options=options)
             for split, paths in files.items()
@@ -126,7 +126,7 @@ def _custom(config: TaskConfig) -> TaskSpec:
         fields=_columns(config),
         label=config.label,
         labels=config.labels or None,
-        score_range=config.score_range or None,
+        score_range=_score_range(config),
         score_loss=config.score_loss,
         score_points=config.score_points,
         metrics=config.metrics or (DEFAULT_SCORE_METRICS if config.score_range else DEFAULT_METRICS[config.kind]),
@@ -136,6 +136,15 @@ def _custom(config: TaskConfig) -> TaskSpec:
         id=config.id,
         allow_empty=config.allow_empty,
     )
+
+
+def _score_range(config: TaskConfig) -> tuple[float, float] | None:
+    if not config.score_range:
+        return None
+    if len(config.score_range) != 2:
+        raise InputError(f"score_range={config.score_range}: two numbers, the lowest score and the highest")
+    low, high = config.score_range
+    return low, high
 
 
 def _reading(config: TaskConfig) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def label_index(example: Example, labels: Sequence[str]) -> int:
     return list(labels).index(example.label)
 
 
-def make_examples(kind: str, values: Sequence[str | Mapping[str, Any]]) -> list[Example]:
+def make_examples(kind: str, values: Sequence[object]) -> list[Example]:
     """Unlabelled examples from Python values: a mapping of the kind's fields each; for classification also the text.
 
     Raises:

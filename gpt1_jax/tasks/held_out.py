@@ -85,4 +85,5 @@ def _strata(spec: TaskSpec, examples: Sequence[Example]) -> list[Hashable]:
     if spec.score_range is None:
         return [example.label for example in examples]
     low, high = spec.score_range
-    return [round(5 * (example.score - low) / (high - low)) for example in examples]
+    scores = [example.score for example in examples]
+    return [None if score is None else round(5 * (score - low) / (high - low)) for score in scores]

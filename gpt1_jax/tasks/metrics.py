@@ -18,8 +18,8 @@ predicted. One warning in the log says so, and also where all labels or all pred
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from absl import logging
@@ -77,7 +77,8 @@ def spearman(gold: np.ndarray, scores: np.ndarray) -> float:
     return 0.0 if _constant(gold) or _constant(scores) else float(spearmanr(gold, scores).statistic)
 
 
-class Reliability(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Reliability:
     """The predictions by their confidence, the probability of the predicted class.
 
     Attributes:

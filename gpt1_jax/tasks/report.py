@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,7 +44,9 @@ def class_report(labels: np.ndarray, probabilities: np.ndarray, names: Sequence[
         "labels": names,
         "per_class": per_class(labels, probabilities, names),
         "confusion": confusion_matrix(labels, probabilities).tolist(),
-        "reliability": {key: value.tolist() for key, value in reliability(labels, probabilities)._asdict().items()},
+        "reliability": {
+            key: value.tolist() for key, value in dataclasses.asdict(reliability(labels, probabilities)).items()
+        },
     }
 
 

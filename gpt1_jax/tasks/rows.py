@@ -32,6 +32,16 @@ class Example:
     where: str = ""
     score: float | None = None
 
+    @property
+    def texts(self) -> dict[str, str]:
+        """The fields that are texts."""
+        return {name: value for name, value in self.fields.items() if isinstance(value, str)}
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Of multiple choice."""
+        return tuple(self.fields["answers"])
+
 
 def read_label(spec: TaskSpec, source: Source, row: Row) -> tuple[str | None, float | None]:
     """The label of a row, or its score; nothing where it is not known.

@@ -16,7 +16,7 @@ from gpt1_jax.errors import InputError, did_you_mean, quoted
 from gpt1_jax.tasks.metrics import LOWER_IS_BETTER, METRICS, SCORE_METRICS
 
 Kind = Literal["classification", "entailment", "similarity", "multiple_choice"]
-KINDS: tuple[str, ...] = get_args(Kind)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "classification": ("text",),
@@ -254,6 +254,16 @@ class TaskSpec:
                 )
         if sum(self.held_out.values()) >= 1:
             raise InputError(f"held_out={dict(self.held_out)!r}: the fractions leave nothing to train on")
+
+
+def as_kind(name: str) -> Kind:
+    """The kind of that name.
+
+    Raises:
+      InputError: there is none.
+    """
+    check_choice("kind", name, KINDS)
+    return next(kind for kind in KINDS if kind == name)
 
 
 def check_choice(what: str, value: object, allowed: Sequence[str] | Mapping[str, Any]) -> None:

@@ -102,9 +102,12 @@ def render(spec: TaskSpec, predictions: Sequence[Prediction], where: str = "pred
       where: what they are called in messages.
 
     Raises:
-      InputError: an id is no whole number or occurs twice, a label is not the task's, or there is none or no score.
+      InputError: the task has no submission, an id is no whole number or occurs twice, a label is not the task's, or
+        there is none or no score.
     """
     submission = spec.submission
+    if submission is None:
+        raise InputError(f"task {spec.name!r} has no submission file; its predictions are in predictions/")
     if submission.index == "row":
         rows = list(enumerate(predictions))
     else:
@@ -112,7 +115,7 @@ def render(spec: TaskSpec, predictions: Sequence[Prediction], where: str = "pred
         if twice := [a for (a, _), (b, _) in itertools.pairwise(rows) if a == b]:
             raise InputError(f"{where}: index {twice[0]} occurs twice; a submission has one line for each example")
     if submission.labels:
-        words = dict(zip(spec.labels, submission.labels, strict=True))
+        words = dict(zip(spec.labels or (), submission.labels, strict=True))
         texts = [_word(prediction, words, where) for _, prediction in rows]
     else:
         texts = _scores(spec, [prediction for _, prediction in rows], where)
@@ -177,22 +180,24 @@ def _index(prediction: Prediction, where: str) -> int:
 
 
 def _word(prediction: Prediction, words: Mapping[str, str], where: str) -> str:
-    if prediction.label not in words:
+    if prediction.label is None or prediction.label not in words:
         raise InputError(f"{where}: id {prediction.id!r}: label {prediction.label!r} is not one of {quoted(words)}")
     return words[prediction.label]
 
 
 def _scores(spec: TaskSpec, predictions: Sequence[Prediction], where: str) -> list[str]:
     low, high = spec.score_range or (-math.inf, math.inf)
+    scores = []
     for prediction in predictions:
         if prediction.score is None:
             raise InputError(
                 f"{where}: id {prediction.id!r} has a label, no score; the submission of {spec.name} has scores"
             )
-    outside = sum(not low <= prediction.score <= high for prediction in predictions)
+        scores.append(prediction.score)
+    outside = sum(not low <= score <= high for score in scores)
     if outside:
         logging.info("%s: %d of %d scores set to the end of %g..%g", where, outside, len(predictions), low, high)
-    return [f"{min(max(prediction.score, low), high):.6f}" for prediction in predictions]
+    return [f"{min(max(score, low), high):.6f}" for score in scores]
 
 
 def _files_of(source: Path) -> list[Path]:

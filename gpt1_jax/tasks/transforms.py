@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpt1_jax.errors import InputError
 
 Ids = Sequence[int]
+Fields = Mapping[str, Any]
+"""Field of a task kind -> `Ids` of its text; "answers" -> those of each."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +97,7 @@ _TRANSFORMS: Mapping[str, Callable[..., Streams]] = {
 }
 
 
-def to_streams(kind: str, fields: Mapping[str, Ids | Sequence[Ids]], *, special: SpecialTokens, n_ctx: int) -> Streams:
+def to_streams(kind: str, fields: Fields, *, special: SpecialTokens, n_ctx: int) -> Streams:
     """Applies the transformation of `kind` to an example's fields, given as token ids.
 
     Raises:
@@ -104,7 +106,7 @@ def to_streams(kind: str, fields: Mapping[str, Ids | Sequence[Ids]], *, special:
     return _TRANSFORMS[kind](**fields, special=special, n_ctx=n_ctx)
 
 
-def cut_texts(fields: Mapping[str, Ids | Sequence[Ids]], max_tokens: int) -> tuple[dict[str, Ids | Sequence[Ids]], int]:
+def cut_texts(fields: Fields, max_tokens: int) -> tuple[Fields, int]:
     """The fields with every text cut to its first `max_tokens` tokens, and how many tokens that costs the example.
 
     The official code does this beforehand, whether or not the other texts leave room for more.

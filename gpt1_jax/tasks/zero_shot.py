@@ -44,7 +44,7 @@ from typing import Literal, NamedTuple, get_args
 
 from gpt1_jax.errors import InputError, did_you_mean, quoted
 from gpt1_jax.tasks.examples import Example
-from gpt1_jax.tasks.spec import FIELDS, Kind
+from gpt1_jax.tasks.spec import FIELDS, KINDS, Kind
 
 Score = Literal["mean", "total"]
 
@@ -143,10 +143,10 @@ def prompt(template: str, words: Mapping[str, str] | None = None, *, score: Scor
 
     def candidates(example: Example, labels: Sequence[str]) -> list[Candidate]:
         if target == "answer":
-            fillings: Sequence[str] = example.fields["answers"]
+            fillings: Sequence[str] = example.answers
         else:
             fillings = [words.get(label, label) for label in labels]
-        return [_fill(parts, {**example.fields, target: filling}, target) for filling in fillings]
+        return [_fill(parts, {**example.texts, target: filling}, target) for filling in fillings]
 
     return Heuristic("prompt", kind, candidates, score, labels=tuple(words), template=template, words=words)
 
@@ -192,7 +192,7 @@ def _parse(template: str) -> tuple[list[_Part], Kind]:
     except ValueError as error:
         raise InputError(f"template {template!r}: {error}; a brace that is meant as such is written twice") from None
     names = [field for _, field, _, _ in parsed if field is not None]
-    known = {kind: _CHOICE_FIELDS if kind == "multiple_choice" else (*FIELDS[kind], "label") for kind in FIELDS}
+    known = {kind: _CHOICE_FIELDS if kind == "multiple_choice" else (*FIELDS[kind], "label") for kind in KINDS}
     kinds = [kind for kind, fields in known.items() if set(names) <= set(fields)]
     plain = not any(spec or conversion for _, _, spec, conversion in parsed)
     if len(kinds) != 1 or names.count(_target(kinds[0])) != 1 or not plain:
@@ -212,8 +212,8 @@ def _fill(parts: Sequence[_Part], values: Mapping[str, str], target: str) -> Can
         if in_target:
             scored += literal
         elif after_field and not kept:
-            touching = re.match(r"\S*", literal)[0]
-            context, kept = context + touching, literal[len(touching) :]
+            touching = len(literal) if (space := re.search(r"\s", literal)) is None else space.start()
+            context, kept = context + literal[:touching], literal[touching:]
         elif after_field:
             kept += literal
         else:
@@ -233,7 +233,7 @@ def _fill(parts: Sequence[_Part], values: Mapping[str, str], target: str) -> Can
 
 def _cola(example: Example, labels: Sequence[str]) -> list[Candidate]:
     del labels
-    return [Candidate("", "", example.fields["text"])]
+    return [Candidate("", "", example.texts["text"])]
 
 
 _PRONOUN = re.compile(r"\[[^\[\]]*\]|(?<![^\W_])_+(?![^\W_])")
@@ -241,7 +241,7 @@ _PRONOUN = re.compile(r"\[[^\[\]]*\]|(?<![^\W_])_+(?![^\W_])")
 
 def _winograd(example: Example, labels: Sequence[str]) -> list[Candidate]:
     del labels
-    text = " ".join(part for part in (example.fields["context"], example.fields["question"]) if part)
+    text = " ".join(part for part in (example.texts["context"], example.texts["question"]) if part)
     marks = list(_PRONOUN.finditer(text))
     if len(marks) != 1:
         raise InputError(
@@ -251,7 +251,7 @@ def _winograd(example: Example, labels: Sequence[str]) -> list[Candidate]:
     before, after = text[: marks[0].start()], text[marks[0].end() :]
     if not after.strip():
         raise InputError(f"nothing follows the pronoun in {text!r:.100}; the rest of the text is what is compared")
-    return [Candidate(before, option, after) for option in example.fields["answers"]]
+    return [Candidate(before, option, after) for option in example.answers]
 
 
 _CHOICE = dataclasses.replace(prompt("{context} {question} {answer}"), name="race", labels=("A", "B", "C", "D"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from absl import logging
@@ -91,22 +91,28 @@ def zero_shot(
     heuristic = make_heuristic(heuristic) if isinstance(heuristic, str) else heuristic
     if isinstance(examples, str | Mapping):
         raise InputError(f"examples={examples!r:.80} is a single example; give a list of them, such as [example]")
-    if not all(isinstance(example, Example) for example in examples):
-        examples = make_examples(heuristic.kind, examples)
+    rows = examples if _are_examples(examples) else make_examples(heuristic.kind, examples)
     if labels is None:
         labels = () if heuristic.kind == "multiple_choice" else heuristic.labels
     metrics = heuristic.metrics if metrics is None else tuple(metrics)
     pick = heuristic.by_threshold and threshold is None
     if pick and not train:
         raise InputError(f"zero_shot={heuristic.name!r} needs training examples with labels, or the threshold itself")
+    splits: dict[str, Sequence[Example]] = {"examples": rows}
+    if pick and train:
+        splits["train"] = train
     return _results(
-        *(model, params, tokenizer, {"examples": examples} | ({"train": train} if pick else {}), heuristic),
+        *(model, params, tokenizer, splits, heuristic),
         labels=labels,
         metrics=metrics,
         threshold=threshold,
         batch_size=batch_size,
         mesh=mesh,
     )["examples"]
+
+
+def _are_examples(values: Sequence[Example | str | Mapping[str, Any]]) -> TypeGuard[Sequence[Example]]:
+    return all(isinstance(value, Example) for value in values)
 
 
 def zero_shot_task(

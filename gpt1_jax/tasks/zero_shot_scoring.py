@@ -22,7 +22,7 @@ from gpt1_jax.data.buckets import Plan, check_buckets, choose_buckets, plan_batc
 from gpt1_jax.data.hosts import host_rows
 from gpt1_jax.errors import InputError, counted
 from gpt1_jax.losses import LossConfig, next_token_nll
-from gpt1_jax.model import GPT1
+from gpt1_jax.model import GPT1, apply
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, row_blocks
 from gpt1_jax.tasks.examples import Example
 from gpt1_jax.tasks.zero_shot import Candidate, Heuristic
@@ -182,7 +182,7 @@ def _compiled_score(model: GPT1, mesh: Mesh, loss: LossConfig) -> Callable[..., 
     # One jitted function per model and mesh, so that calls in one process share its compilations.
     def step(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
         tokens, last = batch["tokens"], batch["last"]
-        h, table = model.apply({"params": params}, tokens, method=GPT1.features)
+        h, table = apply(model, params, lambda m: m.features(batch["tokens"]))
         h, tokens = jnp.take_along_axis(h, last[..., None], axis=1), jnp.take_along_axis(tokens, last, axis=1)
         nll = next_token_nll(h, table, tokens, n_rows=model.config.n_logits, chunk=loss.chunk)
         return {"log_probability": -jnp.sum(nll * batch["mask"], axis=1), "index": batch["index"]}
@@ -190,7 +190,7 @@ def _compiled_score(model: GPT1, mesh: Mesh, loss: LossConfig) -> Callable[..., 
     return jit_eval_step(step, mesh, param_shardings(model, mesh))
 
 
-class _Batches(Sequence):
+class _Batches:
     """The planned batches, of which each is made when it is asked for."""
 
     def __init__(self, candidates: Sequence[ScoredTokens], plan: Plan, host: slice | np.ndarray) -> None:

@@ -80,7 +80,7 @@ class Model(nn.Module):
 def loss(config: GPT1Config, params: Any, tokens: Array, key: Array | None = None) -> Array:
     """L1 of int32 [B, L], the mean over all targets; with dropout where a key is given."""
     rngs = None if key is None else {"dropout": key}
-    logits = Model(config, deterministic=key is None).apply({"params": params}, tokens, rngs=rngs)
+    logits: Any = Model(config, deterministic=key is None).apply({"params": params}, tokens, rngs=rngs)
     return optax.softmax_cross_entropy_with_integer_labels(logits[:, :-1], tokens[:, 1:]).mean()
 
 

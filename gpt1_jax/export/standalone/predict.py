@@ -82,6 +82,8 @@ class _Model:
     def _text(self) -> Any:
         """The module that knows text; whoever gives ids does without."""
         spec = importlib.util.spec_from_file_location("exported_text", self._folder / "tokenizer" / "text.py")
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
@@ -200,9 +202,11 @@ class LanguageModel(_Model):
         for prompt in prompts:
             self._check(prompt, sys.maxsize)
         n_ctx, rng = self.card["n_ctx"], np.random.default_rng(seed)
-        rows, news = [list(map(int, prompt)) for prompt in prompts], [[] for _ in prompts]
+        rows = [list(map(int, prompt)) for prompt in prompts]
+        news: list[list[int]] = [[] for _ in prompts]
         active = [max_new_tokens > 0] * len(rows)
-        cache, starts = None, []
+        cache: Any = None
+        starts: list[int] = []
         while any(active):
             before, starts = starts, [_window_start(len(row), n_ctx) for row in rows]
             if starts != before:  # the first time, or a window has moved

@@ -115,7 +115,7 @@ def _split(word: str, ranks: dict[tuple[str, ...], int]) -> list[str]:
         pair = min(itertools.pairwise(symbols), key=lambda pair: ranks.get(pair, len(ranks)))
         if pair not in ranks:
             break
-        joined: list[str] = []
+        joined: list[str | None] = []
         for symbol in symbols:
             # `None` keeps what was joined from being joined again in the same pass.
             if joined and joined[-1] is not None and (joined[-1], symbol) == pair:
@@ -146,6 +146,8 @@ def _approximate_words(folder: Path) -> tuple[Callable[[str], str], Callable[[st
 
 def _module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -18,6 +18,7 @@ F1 is that of the class 1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from gpt1_jax.data.tables import Row, read_rows
 from gpt1_jax.errors import InputError
@@ -30,7 +31,7 @@ _HELD_OUT = {"validation": 0.1}
 
 
 def glue_layout(
-    folder: str, fields: Mapping[str, str], label: str, *, files: Mapping[str, tuple[str, ...]] = _TSV, **more
+    folder: str, fields: Mapping[str, str], label: str, *, files: Mapping[str, tuple[str, ...]] = _TSV, **more: Any
 ) -> Layout:
     """GLUE's tables of a task; `more` are other attributes of the `Layout`."""
     tests = tuple(split for split in files if split.startswith("test"))

@@ -73,11 +73,10 @@ def read_part(source: Source, columns: tuple[str, ...]) -> Iterator[Row]:
     Raises:
       InputError: as `read_rows`; and for a file of 374 rows or fewer to be split.
     """
-    rows = read_rows(source.paths, columns=columns)
     part = source.options["part"]
     if part == "test":
-        return rows
-    rows = list(rows)
+        return read_rows(source.paths, columns=columns)
+    rows = list(read_rows(source.paths, columns=columns))
     if len(rows) <= N_VALIDATION:
         raise InputError(
             f"{source.paths[0]}: {len(rows)} stories; there must be more than the {N_VALIDATION} that are set aside"
