@@ -16,6 +16,7 @@ from gpt1_jax.plots.style import MUTED, new_figure, styled, token_label
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 _MAX_LABELS = 48  # tokens of an axis that are named; of more, every second, third, ...
 
@@ -41,7 +42,7 @@ def attention_overview(maps: np.ndarray) -> Figure | None:
             axes.set_title(f"head {head + 1}", size=8, loc="center")
         if head == 0:
             axes.set_ylabel(f"layer {layer + 1}", size=8, rotation=0, ha="right", va="center")
-    figure.get_layout_engine().set(w_pad=0.01, h_pad=0.01, wspace=0.02, hspace=0.02)
+    figure.set_layout_engine("constrained", w_pad=0.01, h_pad=0.01, wspace=0.02, hspace=0.02)
     figure.supxlabel("in each map: the token that is looked at", size=9)
     figure.supylabel("in each map: the token that looks", size=9)
     _colour_bar(figure, image, panels, shrink=min(1.0, 3.0 / (n_layer * cell)))
@@ -97,7 +98,7 @@ def attention_figure(attention: np.ndarray, texts: Sequence[str], title: str = "
     return figure
 
 
-def _heat_map(axes: Axes, attention: np.ndarray) -> object:
+def _heat_map(axes: Axes, attention: np.ndarray) -> AxesImage:
     from matplotlib.colors import PowerNorm
 
     axes.grid(visible=False)
@@ -118,7 +119,9 @@ def _name(axes: Axes, texts: Sequence[str]) -> None:
     axes.tick_params(length=0 if step == 1 else 2)
 
 
-def _colour_bar(figure: Figure, image: object, axes: object, *, shrink: float, label: str = "attention") -> None:
+def _colour_bar(
+    figure: Figure, image: AxesImage, axes: Axes | np.ndarray, *, shrink: float, label: str = "attention"
+) -> None:
     bar = figure.colorbar(image, ax=axes, shrink=shrink, aspect=18, ticks=[0, 0.1, 0.25, 0.5, 1], label=label)
     bar.ax.set_yticklabels(["0", "0.1", "0.25", "0.5", "1"])
     bar.outline.set_visible(False)

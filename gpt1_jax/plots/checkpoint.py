@@ -92,8 +92,8 @@ def prompt_figures(
     """("heads" | "layers" | "next" ..., figure) of a text of at least one token."""
     if model.config.trunk == "transformer" and model.config.n_layer:  # an LSTM has no attention
         maps, texts = attention_maps(model, params, [tokens])[:, 0], token_texts(tokenizer, tokens)
-        yield "heads", attention.attention_overview(maps)
-        yield "layers", attention.attention_layers(maps, texts)
+        figures = {"heads": attention.attention_overview(maps), "layers": attention.attention_layers(maps, texts)}
+        yield from ((name, figure) for name, figure in figures.items() if figure is not None)
     expected = next_tokens(model, params, [tokens], min(N_LIKELIEST, model.config.vocab_size))
     for page, figure in enumerate(next_tokens_figures(tokenizer, tokens, expected), 1):
         yield "next" if page == 1 else f"next_{page}", figure
@@ -129,7 +129,7 @@ def _model_figures(
     else:
         frequent = np.argsort(-counts, kind="stable")[: min(N_TOKENS, np.count_nonzero(counts))]
     if len(frequent) > 1:
-        texts = [text_after(tokenizer, frequent[:1], int(token)) for token in frequent]
+        texts = [text_after(tokenizer, frequent[:1].tolist(), int(token)) for token in frequent]
         of_these = None if counts is None else counts[frequent]
         yield "tokens", embeddings.token_map_figure(vectors[frequent], texts, of_these, text)
 

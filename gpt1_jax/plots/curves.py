@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -176,7 +176,7 @@ def over_updates(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
-def _legend_place(points: Points) -> str:
+def _legend_place(points: Points) -> Literal["upper right", "best"]:
     return "upper right" if len(points) > _MAX_MARKED else "best"  # which looks at every point
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from gpt1_jax.plots.style import BLUE, INK, MUTED, VERMILLION, new_figure, style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
 
 def cosines(vectors: np.ndarray) -> np.ndarray:
@@ -72,15 +73,16 @@ def token_map_figure(
     found = PCA(2 if min(vectors.shape) > 1 else 1, svd_solver="full").fit(vectors)
     xy = found.transform(vectors)
     xy = np.pad(xy, ((0, 0), (0, 2 - xy.shape[1])))
+    x, y = xy.T
     shares = [*(100 * np.nan_to_num(found.explained_variance_ratio_)), 0.0]
     figure = new_figure(8.0, 6.4)
     axes = figure.add_subplot()
     axes.grid(visible=False)
     if counts is None:
-        axes.scatter(*xy.T, s=10, color=BLUE, linewidths=0)
+        axes.scatter(x, y, s=10, color=BLUE, linewidths=0)
     else:
         blues = ListedColormap(matplotlib.colormaps["Blues"](np.linspace(0.35, 1, 256)))  # all of them show on white
-        points = axes.scatter(*xy.T, s=10, c=np.maximum(counts, 1), cmap=blues, norm=LogNorm(), linewidths=0)
+        points = axes.scatter(x, y, s=10, c=np.maximum(counts, 1), cmap=blues, norm=LogNorm(), linewidths=0)
         bar = figure.colorbar(points, ax=axes, shrink=0.6, label=f"occurrences in {text}", format=EngFormatter(sep=""))
         bar.ax.minorticks_off()
         bar.outline.set_visible(False)
@@ -90,7 +92,7 @@ def token_map_figure(
         title=f"{len(vectors):,} token embeddings",
     )
     axes.margins(0.12, 0.08)
-    _label(axes, xy, [token_label(text) for text in texts])
+    _label(figure, axes, xy, [token_label(text) for text in texts])
     return figure
 
 
@@ -106,7 +108,7 @@ def norm_figure(norms: np.ndarray, counts: np.ndarray | None = None, text: str =
     figure = new_figure(6.4, 4.2)
     axes = figure.add_subplot()
     size, alpha = (8, 0.8) if len(norms) < 2000 else (3, 0.35)
-    mark = {"s": size, "alpha": alpha, "linewidths": 0, "rasterized": True}
+    mark: dict[str, Any] = {"s": size, "alpha": alpha, "linewidths": 0, "rasterized": True}
     axes.set(ylabel="norm of the token's embedding", ylim=(0, 1.08 * max(norms.max(), 1e-9)))
     if counts is None:
         axes.scatter(range(len(norms)), norms, color=BLUE, **mark)
@@ -139,12 +141,11 @@ def _medians(counts: np.ndarray, norms: np.ndarray) -> tuple[list[float], list[f
     return middles, [float(np.median(norms[part])) for part in inside]
 
 
-def _label(axes: Axes, xy: np.ndarray, labels: Sequence[str]) -> None:
+def _label(figure: Figure, axes: Axes, xy: np.ndarray, labels: Sequence[str]) -> None:
     """Writes labels beside their points, in their order, where they cover no other label."""
-    figure = axes.figure
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # places are final: a name would move the others
-    taken = []
+    taken: list[Bbox] = []
     for (x, y), label in zip(xy, labels, strict=True):
         text = axes.annotate(label, (x, y), (3, 2), textcoords="offset points", size=7, color=INK)
         box = text.get_window_extent()

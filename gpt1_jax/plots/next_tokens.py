@@ -13,6 +13,7 @@ from gpt1_jax.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
 
 ROWS = 40
 """Tokens of one figure; a longer text gets several."""
@@ -43,7 +44,7 @@ def _figure(tokenizer: Tokenizer, tokens: Sequence[int], expected: NextTokens, f
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     for (row, column), token in np.ndenumerate(ids):
-        probability = probabilities[row, column]
+        probability = float(probabilities[row, column])
         label = token_label(text_after(tokenizer, tokens[: first + row + 1], int(token)))
         came = first + row + 1 < len(tokens) and tokens[first + row + 1] == token
         axes.text(
@@ -85,11 +86,11 @@ def _figure(tokenizer: Tokenizer, tokens: Sequence[int], expected: NextTokens, f
 
 
 def _percent(probability: float) -> str:
-    percent = 100 * float(probability)
+    percent = 100 * probability
     return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.1f} %" if percent >= 0.095 else "<0.1 %"
 
 
-def _frame(column: int, row: int) -> object:
+def _frame(column: int, row: int) -> Rectangle:
     from matplotlib.patches import Rectangle
 
     return Rectangle((column - 0.49, row - 0.47), 0.98, 0.94, fill=False, edgecolor=VERMILLION, linewidth=1.6)

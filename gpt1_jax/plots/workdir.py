@@ -87,9 +87,9 @@ def run_figures(workdir: Path) -> dict[str, Figure]:
     program, results = config.get("program", ""), _results(workdir)
     if program == "finetune, repeated":
         runs = {f"seed {run['seed']}": workdir / run["workdir"] for run in results.get("runs") or ()}
-        records = {name: read_metrics(path) for name, path in runs.items() if (path / FILE).exists()}
+        by_run = {name: read_metrics(path) for name, path in runs.items() if (path / FILE).exists()}
         finished = [report for path in runs.values() if (report := _results(path).get("reports"))]
-        figures = {"loss": finetuning.loss_figure(records), "validation": finetuning.validation_figure(records)}
+        figures = {"loss": finetuning.loss_figure(by_run), "validation": finetuning.validation_figure(by_run)}
         for split, report in _summed(finished).items():
             figures[f"confusion_{split}"] = classes.confusion_figure(report, f"{split}, {len(finished)} seeds")
         return _drawn(figures)
