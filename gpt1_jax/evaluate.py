@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from gpt1_jax import agreement
 from gpt1_jax.config import from_config
-from gpt1_jax.data.encode import encode_split
+from gpt1_jax.data.encode import EncodedSplit, encode_split
 from gpt1_jax.data.prepare import prepare_shards
 from gpt1_jax.data.shards import TokenShards
 from gpt1_jax.data.split import Split
@@ -67,6 +67,22 @@ def predict(
     Raises:
       InputError: the model has no task head, a field is missing, or an example does not fit the model.
     """
+    split = encode_examples(model, tokenizer, examples)
+    mesh = make_mesh(MeshConfig(data=1), devices=jax.local_devices()[:1])
+    predicted, _ = TaskEvaluator(model, mesh, split, batch_size=batch_size)(params)
+    if split.has_scores:
+        return predicted.tolist(), np.zeros((len(predicted), 0))
+    labels = model.readout.labels
+    best = predicted.argmax(axis=1)
+    return [labels[i] if labels else str(i) for i in best], predicted
+
+
+def encode_examples(model: GPT1, tokenizer: Tokenizer, examples: Sequence[str | Mapping[str, Any]]) -> EncodedSplit:
+    """Encodes Python values for a fine-tuned model, as `predict` does.
+
+    Raises:
+      InputError: as `predict`.
+    """
     if model.readout is None:
         raise InputError("this model has no task head; fine-tune it first, or load a fine-tuning workdir")
     if isinstance(examples, str | Mapping):
@@ -74,24 +90,17 @@ def predict(
     if len(examples) == 0:
         raise InputError("examples is empty; give at least one")
     check_tokenizer(tokenizer, model.config, "predict")
-    kind, labels = model.readout.kind, model.readout.labels
-    scores = model.readout.score_range is not None
-    split = encode_split(
+    kind = model.readout.kind
+    return encode_split(
         make_examples(kind, examples),
         kind=kind,
-        labels=labels,
-        scores=scores,
+        labels=model.readout.labels,
+        scores=model.readout.score_range is not None,
         tokenizer=tokenizer,
         n_ctx=model.config.n_ctx,
         special_tokens=model.readout.read_at == "extract",
         name="examples",
     )
-    mesh = make_mesh(MeshConfig(data=1), devices=jax.local_devices()[:1])
-    predicted, _ = TaskEvaluator(model, mesh, split, batch_size=batch_size)(params)
-    if scores:
-        return predicted.tolist(), np.zeros((len(predicted), 0))
-    best = predicted.argmax(axis=1)
-    return [labels[i] if labels else str(i) for i in best], predicted
 
 
 @dataclasses.dataclass(frozen=True)

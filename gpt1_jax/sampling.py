@@ -155,7 +155,7 @@ def generate_tokens(
     if len(prompts) == 0 or max_new_tokens == 0:
         return [[] for _ in prompts]
 
-    dropped = [_window_start(len(prompt), config.n_ctx, stride) for prompt in prompts]
+    dropped = [window_start(len(prompt), config.n_ctx, stride) for prompt in prompts]
     if any(dropped):
         logging.warning(
             "%d of %d prompts are longer than n_ctx=%d tokens: the model reads their last window, without the first "
@@ -204,7 +204,8 @@ def _join(tokenizer: Tokenizer, head: list[int], tail: list[int], echo: bool) ->
     return text[len(prompt) :] if text.startswith(prompt) else tokenizer.decode(tail)
 
 
-def _window_start(n: int, n_ctx: int, stride: int) -> int:
+def window_start(n: int, n_ctx: int, stride: int) -> int:
+    """w(n): where the window begins through which n tokens are read, see the module."""
     return stride * math.ceil(max(0, n - n_ctx) / stride)
 
 

@@ -58,6 +58,18 @@ def choose_buckets(lengths: np.ndarray, n_ctx: int, count: int = 4) -> tuple[int
     return best[len(ends)][1]
 
 
+def powers_of_two(n_ctx: int, smallest: int = 16) -> tuple[int, ...]:
+    """The powers of two from `smallest` on that are shorter than `n_ctx`, and `n_ctx`: for examples that are not known.
+
+    At most half of what is computed is padding, and all lengths take a handful of compilations.
+    """
+    lengths = []
+    while smallest < n_ctx:
+        lengths.append(smallest)
+        smallest *= 2
+    return (*lengths, n_ctx)
+
+
 def check_buckets(buckets: Sequence[int], longest: int, n_ctx: int) -> tuple[int, ...]:
     """Returns the buckets as an ascending tuple.
 

@@ -1,0 +1,49 @@
+"""A page to try models on: generate, classify, see attention.
+
+    from gpt1_jax import playground
+    playground.run(["runs/books", "runs/reviews"])       # until Ctrl-C; needs gradio, the extra [demo]
+
+Everything runs on this machine: the page has no share link, asks no other server for anything and writes no files.
+Whoever reaches the address may use it, so it is this machine's own (127.0.0.1) unless another is given.
+
+`models` loads, `reading` and `answers` compute, `markup` draws, `page` and `server` are all that knows Gradio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpt1_jax.errors import InputError
+
+HOST, PORT = "127.0.0.1", 7860
+
+
+def run(checkpoints: Sequence[str], *, host: str = HOST, port: int = PORT) -> None:
+    """Serves the page until Ctrl-C; what it loads and where the page is goes to the standard output.
+
+    Args:
+      checkpoints: what `load_pretrained` reads; several may be chosen from on the page.
+      host: the address to listen on; "0.0.0.0" for everybody who reaches this machine.
+      port: 0 takes a free one.
+
+    Raises:
+      InputError: a checkpoint cannot be loaded, the port is taken, or Gradio is not installed.
+    """
+    try:
+        import gradio  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "gradio":
+            raise
+        raise InputError("the playground needs gradio, which is not installed: pip install -e '.[demo]'") from None
+    from gpt1_jax.playground.models import load
+    from gpt1_jax.playground.page import build
+    from gpt1_jax.playground.server import address_of, listen, serving, wait
+
+    with listen(host, port) as listening:  # before the models, which take longer
+        models = load(checkpoints)
+        for loaded in models:
+            print(f"{loaded.name}: {loaded.describe()}", flush=True)
+        with serving(build(models), listening) as thread:
+            print(f"\nthe page is {address_of(listening)}   (Ctrl-C ends it)", flush=True)
+            wait(thread)
+    print("ended", flush=True)
