@@ -18,7 +18,8 @@ from PIL import Image
 from gpt1_jax.errors import counted
 from gpt1_jax.playground.reading import Attention, Continuation, Token
 
-BLUE = (0, 114, 178)  # Okabe and Ito's
+BLUE = (0, 114, 178)  # as in `CSS`
+_DEEPEST = 0.75  # opacity of a colour under text
 _FAINTEST = 1e-3  # probability that has no colour left
 _MAX_HOVERED = 40  # tokens of a map whose cells tell their numbers: each is an element of the page
 _MAX_FITTED = 24  # tokens of a map that is made to fit into a narrow window; a larger one is scrolled
@@ -28,7 +29,10 @@ _JOINERS = "\u200c\u200d"  # belong to words and to emoji
 
 CSS = """
 .gpt { line-height: 1.5; overflow-wrap: anywhere;
+  --gpt-blue: 0, 114, 178; /* Okabe and Ito's */
   --gpt-faint: color-mix(in srgb, var(--body-text-color) 68%, var(--body-background-fill)); }
+.dark .gpt { --gpt-blue: 86, 180, 233; }
+.dark .gpt-map image { filter: brightness(1.6); }
 .gpt-text { position: relative; white-space: pre-wrap; font-size: 1.05rem; line-height: 2; }
 .gpt-token { unicode-bidi: isolate; border-radius: 3px; padding: 2px 0; cursor: help; outline: none; }
 .gpt-old { color: var(--gpt-faint); background: none !important; }
@@ -44,7 +48,7 @@ CSS = """
 .gpt-bar { max-width: 40rem; display: grid;
   grid-template-columns: minmax(5rem, 12rem) 1fr 4rem; gap: .5rem; align-items: center; }
 .gpt-bar > bdi { white-space: pre; overflow: hidden; text-overflow: ellipsis; }
-.gpt-bar > i { display: block; height: .8rem; border-radius: 2px; background: rgb(0, 114, 178); min-width: 1px; }
+.gpt-bar > i { display: block; height: .8rem; border-radius: 2px; background: rgb(var(--gpt-blue)); min-width: 1px; }
 .gpt-bar > span { text-align: right; font-variant-numeric: tabular-nums; }
 .gpt-own { font-weight: 600; }
 .gpt-legend { display: flex; gap: .35rem; flex-wrap: wrap; align-items: center; }
@@ -131,7 +135,7 @@ def _strength(p: float) -> float:
 
 def _background(strength: float) -> str:
     """A colour on which text can be read, on white and on black."""
-    return f"background: rgba({', '.join(map(str, BLUE))}, {0.6 * strength:.3f})"
+    return f"background: rgba(var(--gpt-blue), {_DEEPEST * strength:.3f})"
 
 
 def _legend(name: str, shown: Iterable[float], strength: Callable[[float], float]) -> str:
@@ -146,7 +150,7 @@ def attention_map(result: Attention) -> str:
     width, height = _LABEL_WIDTH + side + 4, side + _LABEL_WIDTH
     parts = [
         f'<image x="{_LABEL_WIDTH}" y="0" width="{side}" height="{side}" preserveAspectRatio="none" '
-        f'href="{_picture(0.6 * np.sqrt(result.weights))}"/>'
+        f'href="{_picture(_DEEPEST * np.sqrt(result.weights))}"/>'
     ]
     for i, token in enumerate(result.tokens):
         label, middle = _label(token), (i + 0.5) * _CELL

@@ -90,9 +90,9 @@ def _generate_tab(by_name: dict[str, Loaded], name: gr.Dropdown) -> None:
         )
         temperature = gr.Slider(0, 2, 1, step=0.05, label="Temperature", info="0 takes the likeliest token always")
     with gr.Accordion("More", open=False), gr.Row():
-        top_k = gr.Number(None, precision=0, label="Top k", info="Draws from the k likeliest tokens; empty: from all")
+        top_k = gr.Textbox(label="Top k", info="Draws from the k likeliest tokens; empty: from all")
         top_p = gr.Slider(0.01, 1, 1, step=0.01, label="Top p", info="Then from those that hold this probability")
-        seed = gr.Number(None, precision=0, label="Seed", info="Repeats a text; empty: another one each time")
+        seed = gr.Textbox(label="Seed", info="Repeats a text; empty: another one each time")
     button = gr.Button("Generate", variant="primary", elem_id="generate")
     shown = gr.HTML(elem_id="continuation")
 
@@ -102,18 +102,18 @@ def _generate_tab(by_name: dict[str, Loaded], name: gr.Dropdown) -> None:
         prompt: str,
         max_new_tokens: float,
         temperature: float,
-        top_k: float | None,
+        top_k: str,
         top_p: float,
-        seed: float | None,
+        seed: str,
     ) -> str:
         result = continue_text(
             _chosen(by_name, name),
             prompt,
             max_new_tokens=_whole("max_new_tokens", max_new_tokens),
             temperature=temperature,
-            top_k=None if top_k is None else _whole("top_k", top_k),
+            top_k=_whole("top_k", top_k) if top_k.strip() else None,
             top_p=top_p,
-            seed=None if seed is None else _whole("seed", seed),
+            seed=_whole("seed", seed) if seed.strip() else None,
         )
         return markup.continuation(result)
 
@@ -214,7 +214,10 @@ def _chosen(by_name: dict[str, Loaded], name: str) -> Loaded:
 
 
 def _whole(name: str, value: Any) -> int:
-    """A number as the browser sends it, 40.0 for 40, as an integer."""
-    if isinstance(value, int | float) and float(value).is_integer():
-        return int(value)
+    """A number as the browser sends it, 40.0 for 40, or as it was typed."""
+    try:
+        if (number := float(value)).is_integer():
+            return int(value) if isinstance(value, str) else int(number)
+    except ValueError:
+        pass
     raise InputError(f"{name}={value!r} must be a whole number")
