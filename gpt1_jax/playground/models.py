@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import jax
 
 from gpt1_jax.config import from_config
-from gpt1_jax.errors import InputError, counted
+from gpt1_jax.errors import InputError
 from gpt1_jax.mirror import copy_of
 from gpt1_jax.model import GPT1, count_parameters
 from gpt1_jax.pretrained import Params, format_of, load_pretrained
@@ -52,7 +52,7 @@ class Loaded:
         devices = {str(device) for x in jax.tree.leaves(self.params) for device in x.devices()}
         parts += [
             f"{n_parameters / 1e6:.1f} M parameters" if n_parameters > 1e6 else f"{n_parameters:,} parameters",
-            f"{counted(config.n_layer, 'layer')} of {config.n_embd}, {counted(config.n_head, 'head')}",
+            config.trunk_summary,
             f"n_ctx={config.n_ctx}",
             f"on {', '.join(sorted(devices))}",
         ]

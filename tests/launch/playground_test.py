@@ -31,7 +31,7 @@ def test_it_serves_until_it_is_told_to_end(pretrained, tmp_path, signum, status)
             assert line, process.stderr.read()
             said.append(line)
         assert said[0].startswith(f"{pretrained}: language model; ")
-        assert re.search(r"[\d,]+ parameters; 2 layers of 32, 4 heads; n_ctx=32; on .*cpu:0", said[0], re.I)
+        assert re.search(r"[\d,]+ parameters; 2 layers, 4 heads; n_ctx=32; on .*cpu:0", said[0], re.I)
         address = re.search(r"http://127\.0\.0\.1:\d+", line)[0]
         with urllib.request.urlopen(address, timeout=60) as page:
             text = page.read().decode()
