@@ -71,7 +71,7 @@ def _flag(flag: flags.Flag) -> tuple[str, str]:
     if choices := getattr(flag.parser, "enum_values", None):
         name += f"={'|'.join(choices)}"
     elif flag.default not in (None, "", [], [""]) and not flag.boolean:
-        default = flag.default_as_str.strip("'")
+        default = str(flag.default_as_str).strip("'")
         name += f"={os.path.relpath(default) if os.path.isabs(default) else default}"
     return name, help
 

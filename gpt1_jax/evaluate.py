@@ -72,7 +72,7 @@ def predict(
     predicted, _ = TaskEvaluator(model, mesh, split, batch_size=batch_size)(params)
     if split.has_scores:
         return predicted.tolist(), np.zeros((len(predicted), 0))
-    labels = model.readout.labels
+    labels = model.task_readout.labels
     best = predicted.argmax(axis=1)
     return [labels[i] if labels else str(i) for i in best], predicted
 

@@ -346,7 +346,7 @@ def _estimated(
         model,
         _optimizer(optimizer, freeze, model, sharded),
         lambda model: _objective(model, loss, with_lm, freeze),
-        task_batch_shapes(*shape, scores=model.readout.score_range is not None),
+        task_batch_shapes(*shape, scores=model.task_readout.score_range is not None),
         mesh,
         accumulation_steps=accumulation_steps,
         chunk=loss.chunk,

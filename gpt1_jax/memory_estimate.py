@@ -144,7 +144,7 @@ def available_bytes(mesh: Mesh) -> int | None:
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
-def _read_backward(objective: Objective, params: Any, batch: Batch, *, everything: bool) -> int:
+def _read_backward(objective: Objective, params: Any, batch: Any, *, everything: bool) -> int:
     """Bytes that the backward pass reads and that depend on the batch: parameters, and copies of them, do not.
 
     Without `everything` only what `COSTLY` operations give, and what else follows from it is made again.
@@ -166,7 +166,8 @@ def _read_backward(objective: Objective, params: Any, batch: Batch, *, everythin
         if any(isinstance(x, Var) and x in of_batch for x in equation.invars):
             of_batch.update(equation.outvars)
     kept = {x for x in traced.outvars if isinstance(x, Var)} & of_batch - given
-    return sum(x.aval.size * x.aval.dtype.itemsize for x in kept)
+    shapes = [x.aval for x in kept if isinstance(x.aval, jax.core.ShapedArray)]
+    return sum(shape.size * shape.dtype.itemsize for shape in shapes)
 
 
 def _is_costly(primitive: Any, *_: Any, **__: Any) -> bool:

@@ -48,13 +48,13 @@ def classify(loaded: Loaded, texts: Mapping[str, str]) -> Answer:
     for field, name in loaded.fields.items():
         if field not in OPTIONAL_FIELDS and not texts[field].strip():
             raise InputError(f"{name} is empty; fill it in")
+    answers: list[str] = []
     if "answers" in texts:
         lines = [line.strip() for line in texts["answers"].splitlines()]
-        example = {**texts, "answers": [line for line in lines if line]}
-        if len(example["answers"]) < 2:
+        answers = [line for line in lines if line]
+        if len(answers) < 2:
             raise InputError(f"{loaded.fields['answers']}: one answer; a choice needs at least two, each in its line")
-    else:
-        example = texts
+    example = {**texts, "answers": answers} if "answers" in texts else texts
     try:
         split = encode_examples(model, loaded.tokenizer, [example])
     except InputError as error:
@@ -62,10 +62,10 @@ def classify(loaded: Loaded, texts: Mapping[str, str]) -> Answer:
     mesh = make_mesh(MeshConfig(data=1), devices=jax.local_devices()[:1])
     evaluator = TaskEvaluator(model, mesh, split, batch_size=1, buckets=powers_of_two(model.config.n_ctx))
     predicted = evaluator(loaded.params)[0][0]
-    if model.readout.score_range is not None:
+    if model.task_readout.score_range is not None:
         return Answer({}, float(predicted), split.n_cut)
-    names = list(model.readout.labels)
-    if "answers" in example:
-        names = names or [str(i) for i in range(len(example["answers"]))]
-        names = [f"{name}: {text}" for name, text in zip(names, example["answers"], strict=False)]
+    names = list(model.task_readout.labels)
+    if answers:
+        names = names or [str(i) for i in range(len(answers))]
+        names = [f"{name}: {text}" for name, text in zip(names, answers, strict=False)]
     return Answer(dict(zip(names, predicted.tolist(), strict=False)), None, split.n_cut)

@@ -29,7 +29,7 @@ from gpt1_jax.playground.reading import MAX_NEW_TOKENS, attention, continue_text
 _FONTS = ("system-ui", "sans-serif")  # those of the machine that looks: none is fetched
 THEME = gr.themes.Default(primary_hue="blue", font=_FONTS, font_mono=("ui-monospace", "monospace"))
 CSS = markup.CSS
-_ON_DEVICE = {"concurrency_id": "device", "concurrency_limit": 1, "show_progress": "minimal"}
+_ON_DEVICE: dict[str, Any] = {"concurrency_id": "device", "concurrency_limit": 1, "show_progress": "minimal"}
 """Of whatever computes: one request after another, whoever sent it."""
 
 _NO_HEAD = """
@@ -151,15 +151,16 @@ def _form(loaded: Loaded, api_name: str) -> None:
             )
         )
     button = gr.Button("Classify", variant="primary", elem_classes=["classify"])
-    label = gr.Label(label="Score" if loaded.model.readout.score_range else "Probabilities", elem_classes=["answer"])
+    score_range = loaded.model.task_readout.score_range
+    label = gr.Label(label="Score" if score_range else "Probabilities", elem_classes=["answer"])
     note = gr.HTML(elem_classes=["note"])
 
     @_told
     def answer(*texts: str) -> tuple[Any, str]:
         result = classify(loaded, dict(zip(fields, texts, strict=True)))
         notes = []
-        if result.score is not None:
-            notes.append("Scores go from {:g} to {:g}.".format(*loaded.model.readout.score_range))
+        if score_range is not None:
+            notes.append("Scores go from {:g} to {:g}.".format(*score_range))
         if result.n_cut:
             cut, n_ctx = counted(result.n_cut, "token"), loaded.model.config.n_ctx
             notes.append(f"The example is longer than the model reads (n_ctx={n_ctx}): {cut} were left out.")
@@ -180,8 +181,8 @@ def _attention_tab(by_name: dict[str, Loaded], name: gr.Dropdown) -> None:
 
     @_told
     def attend(name: str, text: str, layer: float, head: float) -> str:
-        head = None if head == _MEAN else _whole("head", head)
-        return markup.attention_map(attention(_chosen(by_name, name), text, _whole("layer", layer), head))
+        one = None if head == _MEAN else _whole("head", head)
+        return markup.attention_map(attention(_chosen(by_name, name), text, _whole("layer", layer), one))
 
     def choices(name: str) -> list[Any]:
         loaded = by_name[name]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import fastapi
 import gradio as gr
 import uvicorn
+from starlette.routing import Mount
 
 from gpt1_jax.errors import InputError
 from gpt1_jax.playground.page import CSS, THEME
@@ -49,7 +50,9 @@ def serving(page: gr.Blocks, listening: socket.socket) -> Iterator[threading.Thr
         app, page, path="/", theme=THEME, css=CSS, footer_links=[], run_history=False, ssr_mode=False, pwa=False
     )
     config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=_PATIENCE_S)
-    server = _Server(config, app.routes[-1].app)
+    mounted = [route.app for route in app.routes if isinstance(route, Mount)]
+    [gradio_app] = [app for app in mounted if isinstance(app, gr.routes.App)]
+    server = _Server(config, gradio_app)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="playground", daemon=True)
     thread.start()
     try:
