@@ -45,7 +45,6 @@ SMALL = {
     "--config.model.n_layer=1 --config.model.n_embd=32 --config.model.n_head=4 --config.model.n_ctx=32",
     "prepare": "--vocab_size=380 --heldout_fraction=0.1 --workers=1",
     "reproduce": "--dry_run",
-    "playground": "--port=0",
 }
 """Program -> what makes it quick."""
 
@@ -166,7 +165,7 @@ def test_a_command_runs_as_it_is_documented(command, desk, models, monkeypatch, 
         elif name == "compile":
             check_program(module)
         elif name == "playground":
-            check_page(module, monkeypatch, capsys)
+            assert module.CHECKPOINT.value  # playground_test.py serves
         else:
             module.main()
             assert capsys.readouterr().out
@@ -184,15 +183,6 @@ def check_program(module: ModuleType) -> None:
     for name in module.TOPOLOGY.value:
         devices = jax.devices("cpu")[: parse_topology(name).n_chips]
         assert make_program(module.CONFIG.value, devices, length=module.LENGTH.value).flops > 0
-
-
-def check_page(module: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    """The page is served, and its models are listed; Ctrl-C comes at once."""
-    monkeypatch.setattr("gpt1_jax.playground.server.wait", lambda thread: None)
-    module.main()
-    said = capsys.readouterr().out
-    assert "http://127.0.0.1:" in said
-    assert all(f"{path}: " in said for path in module.CHECKPOINT.value)
 
 
 @pytest.mark.parametrize("recipe", recipes())
