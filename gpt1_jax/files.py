@@ -106,6 +106,25 @@ def make_directory(path: Path, field: str) -> None:
         ) from None
 
 
+def check_writable(path: Path, field: str) -> None:
+    """Tries whether a file can be written, before the work whose result it gets; what is there stays.
+
+    Raises:
+      InputError: its folder is missing or read-only, or it is a folder; `field` is the setting it came from.
+    """
+    where = f"{field}={path}"
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{where}: there is no folder {path.parent}; make it first")
+    if path.is_dir():
+        raise InputError(f"{where}: is a folder; name a file in it")
+    probe = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"{where}: cannot be written ({error.strerror}); choose another place") from None
+
+
 def sha256_of_file(path: Path) -> str:
     """The hex SHA-256 of a file's content."""
     with open(path, "rb") as file:

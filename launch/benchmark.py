@@ -52,13 +52,17 @@ def main() -> None:
     from gpt1_jax.benchmark.settings import PARTS as ALL
     from gpt1_jax.benchmark.settings import Settings, configs
     from gpt1_jax.config import to_dict
-    from gpt1_jax.errors import InputError, counted
-    from gpt1_jax.files import write_json
+    from gpt1_jax.errors import counted
+    from gpt1_jax.files import check_writable, make_directory, write_json
     from gpt1_jax.model import describe_model
 
     for name, flag in (("json", JSON), ("plot", PLOT)):
-        if flag.value and not Path(flag.value).absolute().parent.is_dir():
-            raise InputError(f"--{name}={flag.value}: there is no folder {Path(flag.value).parent}; make it first")
+        if flag.value:
+            check_writable(Path(flag.value), f"--{name}")
+    if PLOT.value:
+        report.check_format(Path(PLOT.value))
+    if PROFILE.value:
+        make_directory(Path(PROFILE.value), "--profile")
     pretrain, finetune = configs(CONFIG.value)
     settings = Settings(
         pretrain=pretrain,
@@ -85,7 +89,7 @@ def main() -> None:
             print(check.line(), flush=True)
         for case in cases:
             suite.measure(case, settings, say=lambda line: print(line, file=sys.stderr, flush=True))
-    except (KeyboardInterrupt, InputError) as error:  # what was measured stays
+    except (KeyboardInterrupt, Exception) as error:  # what was measured stays, and it is raised at the end
         ended = error
     command = shlex.join(["python", *sys.argv])
     record = figures.record(cases, command=command, config=to_dict(pretrain), interrupted=ended is not None)

@@ -36,11 +36,11 @@ def main() -> None:
     from gpt1_jax.aot import report, topologies
     from gpt1_jax.aot.compiler import compile_for
     from gpt1_jax.errors import InputError
-    from gpt1_jax.files import make_directory, write_atomically, write_json
+    from gpt1_jax.files import check_writable, make_directory, write_atomically, write_json
 
     machines = [topologies.parse_topology(name) for name in TOPOLOGY.value or [""]]
-    if JSON.value and not Path(JSON.value).absolute().parent.is_dir():
-        raise InputError(f"--json={JSON.value}: there is no folder {Path(JSON.value).parent}; make it first")
+    if JSON.value:
+        check_writable(Path(JSON.value), "--json")
     if HLO.value:
         make_directory(Path(HLO.value), "--hlo")
     topologies.compile_only()

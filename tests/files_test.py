@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from gpt1_jax.errors import InputError, counted, did_you_mean, quoted
 from gpt1_jax.files import (
+    check_writable,
     first_missing,
     make_directory,
     nearest,
@@ -102,3 +104,17 @@ def test_the_end_of_a_message_about_a_missing_path(tmp_path):
     assert nearest(tmp_path / "books" / "on.txt") == f"; did you mean {tmp_path}/books/one.txt?"
     assert nearest(tmp_path / "book") == f"; did you mean {tmp_path}/books?"
     assert nearest(tmp_path / "nothing_like_it") == ""
+
+
+def test_a_file_that_could_not_be_written_is_refused_beforehand(tmp_path):
+    (tmp_path / "old.json").write_text("kept", encoding="utf-8")
+    for name in ("old.json", "new.json"):
+        check_writable(tmp_path / name, "--json")
+    assert [(p.name, p.read_text(encoding="utf-8")) for p in tmp_path.iterdir()] == [("old.json", "kept")]
+    for path, message in (
+        (tmp_path, "is a folder; name a file in it"),
+        (tmp_path / "nowhere" / "a.json", "there is no folder .*nowhere; make it first"),
+        (Path("/proc/a.json"), "cannot be written"),
+    ):
+        with pytest.raises(InputError, match=f"--json={re.escape(str(path))}: {message}"):
+            check_writable(path, "--json")

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpt1_jax.benchmark.figures import Figure
 from gpt1_jax.benchmark.timing import Spread
+from gpt1_jax.errors import InputError
 from gpt1_jax.plots.style import BLUE, DPI, INK, look, new_figure, printable
 
 _HEAD = ("part", "work", "who", "rate", "a call", "of peak", "of product", "memory", "compile", "ours is")
@@ -44,6 +45,17 @@ def notes(figures: Sequence[Figure], record: dict[str, Any]) -> str:
         f"{record['date']}  {record['command']}",
     ]
     return "\n".join(lines)
+
+
+def check_format(path: Path) -> None:
+    """Refuses the name of a drawing that `plot` could not write.
+
+    Raises:
+      InputError: names the endings that there are.
+    """
+    known = sorted(new_figure(1.0, 1.0).canvas.get_supported_filetypes())
+    if path.suffix and path.suffix[1:].lower() not in known:
+        raise InputError(f"--plot={path}: no drawing ends with {path.suffix!r}; use .png, or one of {', '.join(known)}")
 
 
 def plot(figures: Sequence[Figure], path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -74,8 +75,10 @@ class Settings:
             if any(size < 1 for size in getattr(self, name)):
                 raise InputError(f"--{name}={','.join(map(str, getattr(self, name)))}: each must be at least 1")
         for name, least in (("new_tokens", 1), ("repeats", 1), ("seconds", 0)):
-            if getattr(self, name) < least:
-                raise InputError(f"--{name}={getattr(self, name)} must be at least {least}")
+            if not least <= getattr(self, name) < math.inf:
+                raise InputError(f"--{name}={getattr(self, name)} must be a number from {least} up")
+        if "decode" in self.parts and not self.decode_batch_sizes:
+            raise InputError("--decode_batch_sizes is empty; name some, such as 1,8, or leave 'decode' out of --parts")
 
     @property
     def model(self) -> GPT1Config:

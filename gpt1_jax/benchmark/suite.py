@@ -62,9 +62,10 @@ def cases(settings: Settings) -> list[Case]:
     """What there is to measure, in the order of `settings.parts`; nothing is made yet.
 
     Raises:
-      InputError: a peer cannot be had.
+      InputError: a peer, the text or the tokenizer cannot be had.
     """
     text = Text(settings.source, settings.tokenizer, settings.model.vocab_size)
+    text.check()
     others = {name: peers.load_peer(name) for name in settings.peers}
     return [case for part in settings.parts for case in _PARTS[part](settings, text, others)]
 

@@ -16,7 +16,7 @@ from gpt1_jax import tokenizers
 from gpt1_jax.data.corpus import learn_tokenizer
 from gpt1_jax.data.prepare import prepare_shards
 from gpt1_jax.data.shards import TokenShards
-from gpt1_jax.data.sources import read_documents
+from gpt1_jax.data.sources import open_source, read_documents
 from gpt1_jax.data.split import Split
 from gpt1_jax.tokenizers import Tokenizer
 
@@ -39,6 +39,17 @@ class Text:
 
     def __init__(self, source: str, tokenizer: str | None, vocab_size: int, max_bytes: int = MAX_BYTES) -> None:
         self._given, self._tokenizer, self._vocab_size, self._max_bytes = source, tokenizer, vocab_size, max_bytes
+
+    def check(self) -> None:
+        """Finds what was given.
+
+        Raises:
+          InputError: there are no such files, or no such tokenizer.
+        """
+        if self._given:
+            open_source(self._given)
+        if self._tokenizer is not None:
+            _ = self.tokenizer
 
     @functools.cached_property
     def _temporary(self) -> tempfile.TemporaryDirectory[str]:

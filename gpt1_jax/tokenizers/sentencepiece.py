@@ -41,6 +41,7 @@ _UNKNOWN_ID, _SEPARATOR_ID = 0, 1
 _SAFE_SPACE = re.compile(r" (?<=[!-~] )(?=[!-~])")  # the space first: it is what is searched for
 _WHITE_SPACE = re.compile(r"\s")
 _KEPT = 1 << 24  # characters of words whose ids are kept, some 300 MB with their ids
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _UNIT = 2000  # characters; what is sampled, and given to the trainer, as one "sentence"
 _TOO_LARGE = re.compile(r"Vocabulary size too high .*value <= (\d+)")
 _TOO_SMALL = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
@@ -107,9 +108,17 @@ class SentencePieceTokenizer:
         return _Words()
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text. Runs on one core."""
+        """The ids of each text. Runs on one core.
+
+        Raises:
+          InputError: a text cannot be written as UTF-8.
+        """
         words = [_SAFE_SPACE.split(text.replace("\r\n", "\n")) for text in texts]
-        ids = self._words.ids_of(words, lambda new: self._processor.Encode(new, num_threads=1))
+        try:
+            ids = self._words.ids_of(words, lambda new: self._processor.Encode(new, num_threads=1))
+        except TypeError:
+            _refuse_surrogates(texts)
+            raise
         return [list(itertools.chain.from_iterable(map(ids.__getitem__, parts))) for parts in words]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -211,6 +220,16 @@ def train_sentencepiece(
         "SentencePiece: %d pieces learnt from %.3g MB, saved in %s", tokenizer.vocab_size, used / 1e6, directory
     )
     return tokenizer
+
+
+def _refuse_surrogates(texts: Sequence[str]) -> None:
+    for i, text in enumerate(texts):
+        if isinstance(text, str) and (found := _SURROGATE.search(text)):
+            near = text[max(0, found.start() - 20) : found.end() + 20]
+            raise InputError(
+                f"texts[{i}]: {near!r} holds half of a surrogate pair (\\ud800-\\udfff), which is no character: the "
+                "text is damaged, or was not UTF-8"
+            )
 
 
 def _explain(error: RuntimeError, vocab_size: int, n_bytes: int) -> Exception:

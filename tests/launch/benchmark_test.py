@@ -34,6 +34,10 @@ def launch(*arguments):
         (["--parts=pretrian"], "error: --parts=pretrian is unknown; use some of pretrain,"),
         (["--batch_sizes=2,x"], "error: --batch_sizes=2,x: numbers are expected, such as 2,8"),
         (["--json=nowhere/figures.json"], "error: --json=nowhere/figures.json: there is no folder nowhere"),
+        (["--json=tests"], "error: --json=tests: is a folder; name a file in it"),
+        (["--plot=ratios.xyz"], "error: --plot=ratios.xyz: no drawing ends with '.xyz'; use .png, or one of"),
+        (["--seconds=inf"], "error: --seconds=inf must be a number from 0 up"),
+        (["--source=text:nowhere/*"], "error: source='text:nowhere/*': no file matches"),
     ],
 )
 def test_bad_input_ends_with_one_line_and_status_2(arguments, message):

@@ -245,3 +245,8 @@ except RuntimeError:
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "nothing was started\n"
+
+
+def test_half_of_a_surrogate_pair_is_refused(tokenizer):
+    with pytest.raises(InputError, match=r"texts\[1\]: 'the .ud83d house' holds half of a surrogate pair"):
+        tokenizer.encode_batch(["the house", "the \ud83d house"])
