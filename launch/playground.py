@@ -3,9 +3,9 @@
     python launch/playground.py --checkpoint=runs/books
     python launch/playground.py --checkpoint=runs/reviews --checkpoint=runs/books --port=8000
 
-Each token that was generated tells its probability and what else might have come; a fine-tuned model has a form with
-the fields of its task. The page is for this machine alone unless --host says otherwise, and asks no other for anything.
-It needs gradio: pip install -e '.[demo]'
+Each token that was generated tells its probability and what else might have come; a fine-tuned
+model has a form with the fields of its task. The page is for this machine alone unless --host says
+otherwise, and asks no other for anything. It needs gradio: pip install -e '.[demo]'
 """
 
 from absl import flags
