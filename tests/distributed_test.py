@@ -50,7 +50,7 @@ def test_coordinator_that_nobody_knows(port):
 def test_name_that_means_every_machine_itself(port):
     cluster = Cluster("SLURM", 2, 1, f"localhost:{port}", on_other_machine=True)
     with pytest.raises(InputError, match=r"on another machine\. localhost is .*, which every machine calls itself"):
-        distributed._check_coordinator(cluster, 0.0)
+        distributed._check_coordinator(cluster, f"localhost:{port}", 0.0)
 
 
 def test_port_that_is_taken():

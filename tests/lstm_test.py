@@ -182,7 +182,7 @@ def test_the_same_run_on_every_mesh(job, layout, capfd):
     found = find_collectives(hlo.parse_module(compiled(job, layout).as_text()), dict(layout.devices.shape))
     gathers = sum(one.count for one in found if one.kind == "all-gather")
     n_matrices = sum(x.ndim > 1 for x in jax.tree.leaves(param_shapes(job.model.config, job.model.readout)))
-    assert 0 < gathers <= 2 * n_matrices  # forward and backward
+    assert 0 < gathers <= 3 * n_matrices  # each way once or so, and not in each step of the scan
 
 
 def test_dropout_falls_on_what_leaves_the_units_and_on_the_embeddings():

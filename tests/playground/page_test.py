@@ -17,6 +17,7 @@ from gpt1_jax.playground.models import Loaded, load
 from gpt1_jax.playground.page import build
 from gpt1_jax.playground.server import address_of, listen, serving
 
+pytestmark = pytest.mark.slow
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 expect.set_options(timeout=120_000)  # what is asked for first is compiled
 ODD = ("<img src=x onerror=alert(1)>", "${7*7} {{7*7}} &amp;", "\x00 😀 שלום\n")
@@ -154,7 +155,7 @@ def test_classify(visit, models):
     loaded = models["scores"]
     (score,), _ = predict(loaded.model, loaded.params, loaded.tokenizer, [example])
     expect(page.locator(".answer:visible")).to_contain_text(f"{score:.2f}")
-    expect(page.locator(".note:visible")).to_have_text("Scores go from 0 to 5.")
+    expect(page.locator(".prose.note:visible")).to_have_text("Scores go from 0 to 5.")
 
     choose(page, "model", "books")
     expect(page.get_by_text("--init_from=books").first).to_be_visible()
