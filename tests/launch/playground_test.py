@@ -17,6 +17,7 @@ from gpt1_jax.playground.server import address_of, listen
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
 def test_it_serves_until_it_is_told_to_end(pretrained, tmp_path, signum, status):
     command = [sys.executable, "launch/playground.py", f"--checkpoint={pretrained}", "--port=0"]
