@@ -26,20 +26,25 @@ APPROXIMATE = flags.DEFINE_bool("approximate_tokenizer", False, "Original BPE wi
 def main() -> None:
     """Converts, and prints the summary."""
     from gpt1_jax import convert
+    from gpt1_jax.interop import openai_folder
 
-    print(
-        convert.run(
-            SOURCE.value,
-            TARGET.value,
-            FORMAT.value,
-            step=STEP.value,
-            n_ctx=N_CTX.value,
-            n_head=N_HEAD.value,
-            tokenizer=TOKENIZER.value,
-            approximate=APPROXIMATE.value,
-        )
+    converted = convert.run(
+        SOURCE.value,
+        TARGET.value,
+        FORMAT.value,
+        step=STEP.value,
+        n_ctx=N_CTX.value,
+        n_head=N_HEAD.value,
+        tokenizer=TOKENIZER.value,
+        approximate=APPROXIMATE.value,
     )
-    print(cli.next_steps(cli.command("generate", {"checkpoint": TARGET.value, "prompt": "it was"})))
+    print(converted)
+    n_head = converted.model.config.n_head
+    if FORMAT.value == "openai" and n_head != openai_folder.N_HEAD:  # which no program would know
+        back = {"source": TARGET.value, "target": f"{TARGET.value.rstrip('/')}-gpt1", "format": "gpt1_jax"}
+        print(cli.next_steps(cli.command("convert", back | {"n_head": n_head})))
+    else:
+        print(cli.next_steps(cli.command("generate", {"checkpoint": TARGET.value, "prompt": "it was"})))
 
 
 if __name__ == "__main__":

@@ -51,11 +51,12 @@ OUTPUT = flags.DEFINE_string("output", None, "Also write the results to this JSO
 def main() -> None:
     """Runs, and prints a table."""
     from gpt1_jax import agreement, distributed, evaluate
-    from gpt1_jax.files import make_directory, write_json
+    from gpt1_jax.files import check_writable, make_directory, write_json
 
     host_memory.keep_freed()
     if OUTPUT.value:
         agreement.on_first(lambda: make_directory(Path(OUTPUT.value).parent, "output"))
+        agreement.on_first(lambda: check_writable(Path(OUTPUT.value), "output"))
     config = evaluate.EvaluateConfig(
         source=SOURCE.value,
         splits=tuple(SPLIT.value),

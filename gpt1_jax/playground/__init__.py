@@ -11,6 +11,7 @@ Whoever reaches the address may use it, so it is this machine's own (127.0.0.1) 
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 
 from gpt1_jax.errors import InputError
@@ -29,12 +30,8 @@ def run(checkpoints: Sequence[str], *, host: str = HOST, port: int = PORT) -> No
     Raises:
       InputError: a checkpoint cannot be loaded, the port is taken, or Gradio is not installed.
     """
-    try:
-        import gradio  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name != "gradio":
-            raise
-        raise InputError("the playground needs gradio, which is not installed: pip install -e '.[demo]'") from None
+    if importlib.util.find_spec("gradio") is None:  # importing it is for `page`, which first says where its files go
+        raise InputError("the playground needs gradio, which is not installed: pip install -e '.[demo]'")
     from gpt1_jax.playground.models import load
     from gpt1_jax.playground.page import build
     from gpt1_jax.playground.server import address_of, listen, serving, wait

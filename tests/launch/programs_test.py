@@ -87,6 +87,17 @@ def test_finetune_evaluate_and_generate(corpus, pretrained, tmp_path):
     assert generated.stdout.count("the film") == 2
 
 
+def test_what_convert_suggests_works_for_any_number_of_heads(pretrained, tmp_path):
+    there = launch("convert", f"--source={pretrained}", f"--target={tmp_path}/openai", "--format=openai")
+    assert there.returncode == 0, there.stderr
+    back = there.stdout.splitlines()[-1].strip()  # OpenAI's layout does not say that there are 4
+    assert "launch/convert.py" in back
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    pasted = subprocess.run(back, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert pasted.returncode == 0, pasted.stderr
+    assert "2 layers, 4 heads" in pasted.stdout
+
+
 @pytest.mark.parametrize(
     ("program", "arguments", "message"),
     [
@@ -99,6 +110,7 @@ def test_finetune_evaluate_and_generate(corpus, pretrained, tmp_path):
         ("pretrain", ["--config=configs/pretrain.py:small"], "error: config.source is empty"),
         ("generate", ["--checkpoint=nothing"], "error: nothing is not a workdir"),
         ("evaluate", ["--checkpoint=nothing", "stray"], "error: unexpected argument 'stray'"),
+        ("evaluate", ["--checkpoint=nothing", "--output=gpt1_jax"], "error: output=gpt1_jax: is a folder"),
         ("evaluate", ["--checkpoint=nothing", "--label_words=a"], "error: --label_words=a: name=value is expected"),
     ],
 )

@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import pytest
 from helpers import random_params
 
@@ -41,6 +42,7 @@ def tasks(language_model) -> Callable[..., Loaded]:
     def make(kind: str, labels: tuple[str, ...] = (), **changes) -> Loaded:
         config = dataclasses.replace(language_model.model.config, n_special=3)
         model = GPT1(config, ReadOut(kind, labels, **changes))
-        return Loaded(kind, model, random_params(model), language_model.tokenizer, {f: f for f in FIELDS[kind]})
+        params = jax.device_put(random_params(model))
+        return Loaded(kind, model, params, language_model.tokenizer, {f: f for f in FIELDS[kind]})
 
     return make
