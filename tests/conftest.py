@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 from absl import logging
 
+xla_flags.share_compiled()
+
 
 @pytest.fixture(autouse=True)
 def _absl_to_caplog(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from gpt1_jax.lock import LOCK
 from gpt1_jax.metrics import read_metrics
 from gpt1_jax.workdir import open_workdir
 
+pytestmark = pytest.mark.slow  # two minutes on two cores; CI runs it
 LIMIT_S = 600
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}  # of keys' biases, whose gradients are rounding alone, Adam makes steps
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import xla_flags
 
 from gpt1_jax import InputError, load_pretrained, pretrain
 from gpt1_jax.checkpoint import Checkpointer
@@ -18,6 +19,7 @@ from gpt1_jax.metrics import read_metrics
 from gpt1_jax.train import Diverged
 
 ROOT = Path(__file__).parent.parent
+ONE_DEVICE = os.environ | {"XLA_FLAGS": xla_flags.quick(), "JAX_PLATFORMS": "cpu"}
 
 
 @pytest.fixture
@@ -59,10 +61,9 @@ def test_a_finished_run_is_left_as_it_is(config, pretrained, caplog):
 
 
 def test_one_device_and_eight_give_the_same_losses(config, corpus, pretrained, tmp_path):
-    environment = os.environ | {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
     code = "import json, sys; from gpt1_jax import pretrain; pretrain.run(json.loads(sys.argv[1]), sys.argv[2])"
     command = [sys.executable, "-c", code, json.dumps(config()), str(tmp_path / "one")]
-    subprocess.run(command, check=True, env=environment, capture_output=True, timeout=300)
+    subprocess.run(command, check=True, env=ONE_DEVICE, capture_output=True, timeout=300)
     one, eight = losses(tmp_path / "one"), losses(pretrained)
     np.testing.assert_allclose(list(one.values()), list(eight.values()), rtol=1e-5)
 
@@ -83,6 +84,7 @@ def launch(config, workdir):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        env=ONE_DEVICE,
     )
 
 
@@ -98,12 +100,11 @@ def test_killed_and_started_again_ends_as_if_nothing_had_happened(config, tmp_pa
     process.kill()
     output, _ = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL, output
-    again = launch(settings, workdir)
-    output, _ = again.communicate(timeout=240)
-    assert again.returncode == 0, output
-    assert "continuing from step" in output
-
-    pretrain.run(settings, tmp_path / "undisturbed")
+    for folder in (workdir, tmp_path / "undisturbed"):
+        process = launch(settings, folder)
+        output, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, output
+        assert ("continuing from step" in output) == (folder == workdir)
     assert losses(workdir) == losses(tmp_path / "undisturbed")
     for a, b in zip(leaves(workdir), leaves(tmp_path / "undisturbed"), strict=True):
         np.testing.assert_array_equal(a, b)

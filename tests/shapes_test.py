@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parent
 
 
+@pytest.mark.slow  # a minute or two; CI runs it
 def test_in_a_process_that_checks_them():
     """Its own, since what is checked is decided when the package is imported."""
     command = [sys.executable, "-m", "pytest", "-p", "shapes", "-p", "no:cacheprovider", str(TESTS / "shapes_cases.py")]

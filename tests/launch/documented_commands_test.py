@@ -134,7 +134,13 @@ def table(path: Path, rows: list[dict[str, str]], names: tuple[str, str] = ("neg
             writer.writerow([row["text"], label, row["text"], label])
 
 
-@pytest.mark.parametrize("command", commands(), ids=commands())  # in full, as pytest itself has only short ones
+def run_here(command: str) -> object:
+    """A parameter with the command in full as its name, where pytest itself has a short one."""
+    slow = "launch/benchmark.py" in command  # of which benchmark_test.py has one
+    return pytest.param(command, id=command, marks=pytest.mark.slow if slow else ())
+
+
+@pytest.mark.parametrize("command", map(run_here, commands()))
 def test_a_command_runs_as_it_is_documented(command, desk, models, monkeypatch, capsys):
     for placeholder, value in STANDS_FOR.items():
         command = command.replace(placeholder, value)

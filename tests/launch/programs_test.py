@@ -9,16 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import xla_flags
 
 from gpt1_jax import cli
 
 ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": xla_flags.quick()}
 
 
 def launch(program, *arguments):
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     command = [sys.executable, f"launch/{program}.py", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_finetune_evaluate_and_generate(corpus, pretrained, tmp_path):
@@ -46,7 +47,7 @@ def test_finetune_evaluate_and_generate(corpus, pretrained, tmp_path):
         next_command.replace("OTHER.csv", f"{corpus}/test.csv"),
         shell=True,
         cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=300,
@@ -92,8 +93,7 @@ def test_what_convert_suggests_works_for_any_number_of_heads(pretrained, tmp_pat
     assert there.returncode == 0, there.stderr
     back = there.stdout.splitlines()[-1].strip()  # OpenAI's layout does not say that there are 4
     assert "launch/convert.py" in back
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
-    pasted = subprocess.run(back, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    pasted = subprocess.run(back, shell=True, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert pasted.returncode == 0, pasted.stderr
     assert "2 layers, 4 heads" in pasted.stdout
 
