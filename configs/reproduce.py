@@ -111,7 +111,6 @@ def quickstart(config: ConfigDict) -> None:
     finetune.epochs = 2
     finetune.optimizer.learning_rate = 1e-3  # small models want a higher rate than the paper's
     finetune.optimizer.warmup_fraction = 0.1
-    finetune.n_buckets = 2
     finetune.plots = False
     for site in ("embd", "attn", "resid", "clf"):
         finetune.model[f"{site}_pdrop"] = 0.1  # the paper's, also where pre-training did without
