@@ -9,8 +9,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from gpt1_jax.data.progress import ReadingProgress
 from gpt1_jax.data.windows import Batches
+from gpt1_jax.progress import Progress
 from gpt1_jax.sharding import to_global
 from gpt1_jax.stop import raise_if_stopped
 
@@ -45,7 +45,7 @@ def outputs_of(
     # A CPU would compute them side by side: with the memory of both, and collectives of both between processes.
     one_by_one = mesh.devices.flat[0].platform == "cpu"
     first = jax.process_index() == 0
-    with ReadingProgress(label, total=len(batches), unit="batches", show=first, delay=5.0) as progress:
+    with Progress(label, total=len(batches), unit="batches", show=first, delay=5.0) as progress:
 
         def fetched() -> Any:
             output = jax.device_get(in_flight.popleft())

@@ -8,7 +8,7 @@ A program is a few flags around a function of the library, and keeps to this:
 - It says what it is about to do before it does it: the devices and the mesh, the model and its parameters, the data,
   the memory of a device, and where results go. Such lines are `logging.info` of the library, which nobody sees who
   calls it from Python: `runs.describe_run` of training, `load_pretrained` of a model that is read.
-- What takes long shows how far it is and the time left: `metrics.Progress`, `data.progress.ReadingProgress`.
+- What takes long shows how far it is and the time left: `progress.Progress`, of training `progress.TrainingProgress`.
 - A path that is not there is an `InputError` with the nearest one that is (`files.nearest`), a misspelt name one with
   the nearest name (`errors.did_you_mean`).
 - It ends with its table on the standard output and the command that comes next: `print(next_steps(command(...)))`, with

@@ -1,4 +1,4 @@
-"""What a run reports: `metrics.jsonl`, TensorBoard events, and a progress display. Process 0 only.
+"""What a run reports: `metrics.jsonl` and TensorBoard events. Process 0 only.
 
 `metrics.jsonl` has one JSON object a line: `step`, then the other fields in alphabetical order. JSON has no NaN and no
 infinities: they are written as the strings "NaN", "Infinity" and "-Infinity", which `read_metrics` turns back into
@@ -9,20 +9,17 @@ as it will be computed again, so that curves have no duplicate and no gap.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, Self
 
 import jax
 import numpy as np
-import tqdm
 from absl import logging
 
 from gpt1_jax.errors import InputError
@@ -202,157 +199,6 @@ class _TensorBoard:
         from tensorboardX.proto.event_pb2 import Event
 
         self._writer.write_event(Event(step=int(step), wall_time=time.time(), **content))
-
-
-class Progress:
-    """Shows how far long work is: a bar on a terminal, elsewhere a plain line every few seconds. Process 0 only.
-
-    Speed and the time left come from what this process did after its first step, which is the one that compiles, and
-    not from what was done before a resume.
-
-    Args:
-      total: the number of steps in all, or None if unknown.
-      start_step: steps done before, by the run that is resumed.
-      label: what is going on, in a word.
-      peak_flops: FLOP/s of all devices together, for the MFU; None looks it up (`gpt1_jax.flops`).
-      every_s: seconds between plain lines.
-      stream: where to; None is standard error.
-      clock: gives the time in seconds.
-      process_index: this process's number; None asks JAX. All but process 0 show nothing, but have rates as well.
-    """
-
-    def __init__(
-        self,
-        total: int | None,
-        *,
-        start_step: int = 0,
-        label: str = "",
-        peak_flops: float | None = None,
-        every_s: float = 5.0,
-        stream: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        process_index: int | None = None,
-    ):
-        self._total, self._label, self._peak_flops = total, label, peak_flops
-        self._every_s, self._clock = every_s, clock
-        self._stream = stream or sys.stderr
-        self._shows = _process_index(process_index) == 0
-        self._begin: tuple[float, int] | None = None  # time and step when the first step was done
-        self._window = _Window(start_step, 0.0)
-        self._step = start_step
-        self._rates: dict[str, float] = {}
-        self._line_at = -math.inf
-        self._bar = None
-        if self._shows and self._stream.isatty():
-            count = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}" if total else "{n_fmt}"
-            self._bar = tqdm.tqdm(
-                total=total,
-                initial=start_step,
-                desc=label or None,
-                file=self._stream,
-                dynamic_ncols=True,
-                bar_format="{desc}" + count + "{postfix}",
-            )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def advance(self, step: int, *, tokens: int = 0, flops: float = 0.0) -> None:
-        """Counts a step that has been started; it costs nothing and shows nothing.
-
-        Args:
-          step: steps in all so far.
-          tokens: tokens in this step, of all processes.
-          flops: what they cost the model.
-        """
-        self._step = step
-        if self._begin is None:
-            self._begin = (self._clock(), step)
-            self._window = _Window(step, self._clock())
-        else:
-            self._window.tokens += tokens
-            self._window.flops += flops
-
-    def rates(self) -> dict[str, float]:
-        """The speed since the previous call. Call it when the devices have finished: after reading a loss.
-
-        Returns:
-          `steps_per_second`; `tokens_per_second` and `mfu` (0 to 1) where `advance` was given tokens and FLOPs. Empty
-          as long as only the first step is done.
-        """
-        now, window = self._clock(), self._window
-        seconds = now - window.start - window.paused
-        self._rates = {}
-        if self._begin is not None and self._step > window.step and seconds > 0:
-            self._rates["steps_per_second"] = (self._step - window.step) / seconds
-            if window.tokens:
-                self._rates["tokens_per_second"] = window.tokens / seconds
-            if window.flops:
-                if self._peak_flops is None:
-                    from gpt1_jax.flops import device_peak_flops  # may have to measure it, now that nothing runs
-
-                    self._peak_flops = device_peak_flops()[0] * jax.device_count()
-                self._rates["mfu"] = window.flops / seconds / self._peak_flops
-        self._window = _Window(self._step, self._clock())
-        return dict(self._rates)
-
-    def show(self, step: int, values: Mapping[str, float | str] | None = None) -> None:
-        """Shows how far it is, the values, the speed of the last `rates` and the time left."""
-        if not self._shows:
-            return
-        now = self._clock()
-        parts = [f"{k} {v if isinstance(v, str) else format(float(v), '.4g')}" for k, v in (values or {}).items()]
-        if "tokens_per_second" in self._rates:
-            parts.append(f"{tqdm.tqdm.format_sizeof(self._rates['tokens_per_second'])} tokens/s")
-        if "mfu" in self._rates:
-            parts.append(f"MFU {self._rates['mfu']:.1%}")
-        if self._total and self._begin is not None and step > self._begin[1]:
-            left = (self._total - step) * (now - self._begin[0]) / (step - self._begin[1])
-            parts.append(f"{tqdm.tqdm.format_interval(left)} left")
-        if self._bar is not None:
-            self._bar.n = step
-            self._bar.set_postfix_str(" | ".join(parts))
-        elif now - self._line_at >= self._every_s or step == self._total:
-            self._line_at = now
-            done = f"{step}/{self._total} ({step / self._total:.0%})" if self._total else f"{step}"
-            print(" | ".join([f"{self._label} {done}".strip(), *parts]), file=self._stream, flush=True)
-
-    def note(self, text: str) -> None:
-        """Shows a line of its own, above the bar."""
-        if self._bar is not None:
-            self._bar.write(text, file=self._stream)
-        elif self._shows:
-            print(text, file=self._stream, flush=True)
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Takes the time within (an evaluation, say) out of the rates. The time left includes more of the same."""
-        start = self._clock()
-        try:
-            yield
-        finally:
-            self._window.paused += self._clock() - start
-
-    def close(self) -> None:
-        """Leaves the terminal in order."""
-        if self._bar is not None:
-            self._bar.close()
-
-
-@dataclasses.dataclass
-class _Window:
-    """What happened since the last `rates`."""
-
-    step: int
-    start: float
-    tokens: int = 0
-    flops: float = 0.0
-    paused: float = 0.0
 
 
 def _process_index(given: int | None) -> int:

@@ -24,10 +24,11 @@ from gpt1_jax.errors import InputError, counted
 from gpt1_jax.files import write_json
 from gpt1_jax.flops import train_flops_per_token
 from gpt1_jax.memory_estimate import MemoryEstimate
-from gpt1_jax.metrics import MetricsWriter, Progress
+from gpt1_jax.metrics import MetricsWriter
 from gpt1_jax.mirror import checkpoints_of, remote_of
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut, describe_model
 from gpt1_jax.optim import Schedule
+from gpt1_jax.progress import TrainingProgress
 from gpt1_jax.sharding import abstract_sharded, check_mesh, jit_init, place
 from gpt1_jax.train import LoopConfig, Schedules, TrainState, TrainStep, fit, initial_state
 from gpt1_jax.version import __version__
@@ -243,7 +244,7 @@ def train(
         with (
             contextlib.closing(prefetch(batches, step)) as ahead,
             agreement.on_all(lambda: MetricsWriter(workdir, resume_step=step)) as writer,
-            Progress(n_steps, start_step=step) as progress,
+            TrainingProgress(n_steps, start_step=step, show=jax.process_index() == 0) as progress,
         ):
             state, metrics = fit(
                 state,

@@ -22,9 +22,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.errors import InputError
 from gpt1_jax.losses import Batch, Metrics, Objective
-from gpt1_jax.metrics import MetricsWriter, Progress
+from gpt1_jax.metrics import MetricsWriter
 from gpt1_jax.model import GPT1
 from gpt1_jax.optim import Schedule, decays
+from gpt1_jax.progress import TrainingProgress
 from gpt1_jax.sharding import batch_sharding, summed_over_data, to_global, tree_shardings
 from gpt1_jax.stop import Interrupted as Interrupted  # part of what `fit` raises
 from gpt1_jax.stop import raise_if_stopped, stop_signals
@@ -224,7 +225,7 @@ def fit(
     loop: LoopConfig,
     checkpointer: Checkpointer,
     writer: MetricsWriter,
-    progress: Progress,
+    progress: TrainingProgress,
     meta: dict[str, Any],
     flops_per_token: Callable[[int], float],
     evaluate: Callable[[TrainState], dict[str, float]] | None = None,

@@ -61,7 +61,7 @@ def test_it_stops_between_two_batches(mesh, monkeypatch):
 
 def test_what_takes_long_tells_how_far_it_is(mesh, monkeypatch, caplog):
     clock = iter(range(0, 100_000, 20))
-    monkeypatch.setattr("gpt1_jax.data.progress.time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("gpt1_jax.progress.time", types.SimpleNamespace(monotonic=lambda: next(clock)))
     caplog.set_level("INFO")
     list(outputs_of(lambda params, batch: batch["x"], None, Batches(4), mesh, label="evaluation of split dev"))
     assert "evaluation of split dev: 2 of 4 batches (50%), 0.1 batches/s" in caplog.text

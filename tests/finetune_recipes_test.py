@@ -106,7 +106,7 @@ def test_a_run_without_improvement_ends_early_also_when_it_was_killed(settings, 
     class Stop(Exception):
         pass
 
-    original = train.Progress.advance
+    original = train.TrainingProgress.advance
 
     def stop_in_the_third_epoch(self, step, **kwargs):
         original(self, step, **kwargs)
@@ -114,7 +114,7 @@ def test_a_run_without_improvement_ends_early_also_when_it_was_killed(settings, 
             raise Stop
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train.Progress, "advance", stop_in_the_third_epoch)
+        patch.setattr(train.TrainingProgress, "advance", stop_in_the_third_epoch)
         with pytest.raises(Stop):
             finetune.run(config, tmp_path / "run", pretrained)
     finetune.run(config, tmp_path / "run", pretrained)

@@ -121,7 +121,7 @@ def test_stopped_in_an_epoch_and_continued_is_the_same_run(settings, pretrained,
 
     from gpt1_jax import train
 
-    original = train.Progress.advance
+    original = train.TrainingProgress.advance
 
     def stop_at_13(self, step, **kwargs):
         original(self, step, **kwargs)
@@ -129,7 +129,7 @@ def test_stopped_in_an_epoch_and_continued_is_the_same_run(settings, pretrained,
             raise Stop
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train.Progress, "advance", stop_at_13)
+        patch.setattr(train.TrainingProgress, "advance", stop_at_13)
         with pytest.raises(Stop):
             finetune.run(settings(), tmp_path / "run", pretrained)
     with Checkpointer(tmp_path / "run" / "checkpoints", read_only=True) as checkpointer:

@@ -12,8 +12,9 @@ from jobs import LM, OPTIMIZER, TASK, on_one_device
 
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.losses import Objective
-from gpt1_jax.metrics import MetricsWriter, Progress, read_metrics
+from gpt1_jax.metrics import MetricsWriter, read_metrics
 from gpt1_jax.optim import Schedule, make_optimizer
+from gpt1_jax.progress import TrainingProgress
 from gpt1_jax.sharding import MeshConfig, make_mesh
 from gpt1_jax.stop import Interrupted, raise_if_stopped
 from gpt1_jax.train import MAX_IN_FLIGHT, LoopConfig, TrainState, fit, make_train_step
@@ -107,7 +108,7 @@ def test_loop(devices, tmp_path):
             loop=LoopConfig(log_every=30, eval_every=25, save_every=40),
             checkpointer=checkpointer,
             writer=writer,
-            progress=Progress(73, start_step=5, peak_flops=1.0, process_index=1),
+            progress=TrainingProgress(73, start_step=5, peak_flops=1.0, show=False),
             meta={"epoch": 2},
             flops_per_token=lambda length: 1.0,
             evaluate=evaluate,
@@ -143,7 +144,7 @@ def test_stopped_in_an_evaluation(devices, tmp_path):
                 loop=LoopConfig(log_every=1, eval_every=3, save_every=3),
                 checkpointer=checkpointer,
                 writer=writer,
-                progress=Progress(6, start_step=step, process_index=1),
+                progress=TrainingProgress(6, start_step=step, show=False),
                 meta={},
                 flops_per_token=lambda length: 1.0,
                 evaluate=evaluate,

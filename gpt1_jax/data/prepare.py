@@ -24,7 +24,6 @@ from typing import Any
 from absl import logging
 
 from gpt1_jax.config import flatten
-from gpt1_jax.data.progress import ReadingProgress
 from gpt1_jax.data.shard_writer import EncodeBatch, GrowingShard, TextBatch, cut_into_batches
 from gpt1_jax.data.shards import Manifest, Shard, find_parts, part_folder
 from gpt1_jax.data.sources import MAX_DOCUMENT_BYTES, Document, Source, describe_source, open_source
@@ -32,6 +31,7 @@ from gpt1_jax.data.split import SIDES, Split, refuse_nothing_held_out
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import make_directory
 from gpt1_jax.lock import release_lock, take_lock
+from gpt1_jax.progress import Progress
 from gpt1_jax.tokenizers.parallel import ordered_map, token_dtype
 from gpt1_jax.tokenizers.protocol import Tokenizer
 
@@ -105,7 +105,7 @@ def prepare_shards(
         try:
             with (
                 _full_disk_explained(directory),
-                ReadingProgress(
+                Progress(
                     f"tokenising {folder.name}", total=opened.size // parts, unit=opened.unit, show=progress
                 ) as bar,
             ):
@@ -163,7 +163,7 @@ def _prepare_part(
     settings: Mapping[str, Any],
     split: Split,
     workers: int,
-    progress: ReadingProgress,
+    progress: Progress,
 ) -> None:
     manifest = Manifest.read(folder)
     if manifest is not None and manifest.complete:
