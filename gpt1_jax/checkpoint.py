@@ -43,6 +43,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt1_jax import agreement, bucket
 from gpt1_jax.errors import InputError
+from gpt1_jax.files import MAKE_SPACE
 from gpt1_jax.manifest import ArraySpec, Manifest
 from gpt1_jax.quiet_orbax import QuietOrbax, drop_repeated_errors
 from gpt1_jax.storage_form import check_fits, fill, storage_form
@@ -385,9 +386,8 @@ class Checkpointer:
         assert self._pending is not None
         step, self._pending = self._pending.step, None
         reason = str(error).rpartition('": ')[-1]  # TensorStore repeats long paths before it
-        remedy = "Make space there, or make it writable, and start the same command again."
-        if self._in_bucket:
-            remedy = "See that this machine reaches the bucket and may write to it, and start the same command again."
+        reach = "See that this machine reaches the bucket and may write to it, and start the same command again."
+        remedy = reach if self._in_bucket else MAKE_SPACE
         try:
             self._remove(self._temporary(step))
             steps = self.all_steps()

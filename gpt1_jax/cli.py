@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import errno
 import itertools
 import logging as standard_logging
 import os
@@ -42,7 +41,7 @@ from ml_collections.config_flags import tuple_parser
 from gpt1_jax import cli_help
 from gpt1_jax.cli_help import ConfigKeys as ConfigKeys  # programs name it
 from gpt1_jax.errors import InputError
-from gpt1_jax.files import nearest
+from gpt1_jax.files import about_the_disk, nearest
 
 
 def run(main: Callable[[], None], *, several: bool = False, keys: ConfigKeys | None = None) -> None:
@@ -107,7 +106,7 @@ def _end_of(main: Callable[[], None]) -> _End | None:
     except InputError as error:
         return _End(f"error: {error}", 2, isinstance(error, SharedInputError))
     except OSError as error:
-        if not (problem := _about_the_disk(error)):
+        if not (problem := about_the_disk(error)):
             raise
         return _End(f"error: {problem}", 2, together=False)
     except Diverged as error:
@@ -151,14 +150,6 @@ def _run_one_of_several(main: Callable[[], None]) -> None:
     if not end.together or distributed.is_first():
         print(end.message, file=sys.stderr)
     distributed.leave(end.status, together=end.together)
-
-
-def _about_the_disk(error: OSError) -> str:
-    """What to do about a disk that is full or read-only; "" for other errors."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        return ""
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror}. Make space there, or make it writable, and start the same command again."
 
 
 def _about_memory(error: RuntimeError) -> str:

@@ -1,9 +1,10 @@
-"""Files that are whole or not there: atomic writes, checksums, and what is there instead of a missing one."""
+"""Files that are whole or not there: atomic writes, checksums, full disks, the name nearest to a missing one."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import glob
 import hashlib
 import json
@@ -123,6 +124,17 @@ def check_writable(path: Path, field: str) -> None:
         probe.unlink()
     except OSError as error:
         raise InputError(f"{where}: cannot be written ({error.strerror}); choose another place") from None
+
+
+MAKE_SPACE = "Make space there, or make it writable, and start the same command again."
+
+
+def about_the_disk(error: OSError) -> str:
+    """What to say and do about a disk that is full or read-only; "" for other errors."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return ""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror}. {MAKE_SPACE}"
 
 
 def sha256_of_file(path: Path) -> str:

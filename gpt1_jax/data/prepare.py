@@ -12,9 +12,7 @@ of a line of JSON, which is one document however long it is, the whole.
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
-import errno
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +27,7 @@ from gpt1_jax.data.shards import Manifest, Shard, find_parts, part_folder
 from gpt1_jax.data.sources import MAX_DOCUMENT_BYTES, Document, Source, describe_source, open_source
 from gpt1_jax.data.split import SIDES, Split, refuse_nothing_held_out
 from gpt1_jax.errors import InputError
-from gpt1_jax.files import make_directory
+from gpt1_jax.files import about_the_disk, make_directory
 from gpt1_jax.lock import release_lock, take_lock
 from gpt1_jax.progress import Progress
 from gpt1_jax.tokenizers.parallel import ordered_map, token_dtype
@@ -103,13 +101,13 @@ def prepare_shards(
         make_directory(folder, "directory")
         lock = take_lock(folder, "directory")
         try:
-            with (
-                _full_disk_explained(directory),
-                Progress(
-                    f"tokenising {folder.name}", total=opened.size // parts, unit=opened.unit, show=progress
-                ) as bar,
-            ):
+            label = f"tokenising {folder.name}"
+            with Progress(label, total=opened.size // parts, unit=opened.unit, show=progress) as bar:
                 _prepare_part(opened.read(number, parts), tokenizer, folder, settings, split, workers, bar)
+        except OSError as error:
+            if not (problem := about_the_disk(error)):
+                raise
+            raise InputError(problem) from None
         finally:
             release_lock(lock)
 
@@ -141,19 +139,6 @@ def _warn_of_little_space(directory: Path, folders: Sequence[Path], n_bytes: int
         logging.warning(
             "%s: %.1f GB are free, and the tokens will take about %.1f GB", directory, free / 1e9, needed / 1e9
         )
-
-
-@contextlib.contextmanager
-def _full_disk_explained(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise InputError(
-            f"directory={str(directory)!r}: {error.strerror}, {shutil.disk_usage(directory).free / 1e6:,.0f} MB free; "
-            "the finished shards are kept: make space, then start the same command again"
-        ) from None
 
 
 def _prepare_part(
