@@ -30,7 +30,8 @@ from gpt1_jax.model import GPT1, ReadOut
 from gpt1_jax.outcome import PartialPredictions, write_outcome, write_zero_shot
 from gpt1_jax.pretrained import Params, check_tokenizer, format_of, load_pretrained
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, place, row_blocks
-from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, shared_buckets, task_metrics
+from gpt1_jax.task_data import encode_task_split, shared_buckets
+from gpt1_jax.task_evaluator import TaskEvaluator, task_metrics
 from gpt1_jax.tasks.config import TaskConfig, make_spec
 from gpt1_jax.tasks.examples import load_examples, make_examples
 from gpt1_jax.tasks.spec import TaskSpec

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,9 @@ from gpt1_jax.repeats import Repeats
 from gpt1_jax.runs import check_sizes, describe_run, open_run, train
 from gpt1_jax.sharding import check_mesh, make_mesh, row_blocks
 from gpt1_jax.stop import stopping_at
-from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, shared_buckets, task_metrics
+from gpt1_jax.task_data import TaskData, shared_buckets
+from gpt1_jax.task_evaluator import TaskEvaluator, task_metrics
 from gpt1_jax.tasks.config import make_spec
-from gpt1_jax.tasks.examples import Example, load_examples
-from gpt1_jax.tasks.readout import make_readout
-from gpt1_jax.tasks.spec import TaskSpec
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import JittedStep, LoopConfig, jit_train_step, make_train_step, state_shardings
 from gpt1_jax.warm_start import StartingPoint, starting_point
@@ -100,14 +98,15 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
     config = from_config(FinetuneConfig, config)
     agreement.check_equal(config)
     workdir = mirror(workdir)
+    data, adapted_in = TaskData(make_spec(config.task)), workdir / "adapt"
     if not config.is_repeated:
-        return _run(config, workdir, init_from, adapted_in=workdir / "adapt")
-    mesh, spec = make_mesh(config.mesh), make_spec(config.task)
+        return _run(config, workdir, init_from, data, adapted_in)
+    mesh, spec = make_mesh(config.mesh), data.spec
     for point in config.grid():  # before the first of many is begun
         check_mesh(mesh, batch_size=point.batch_size, accumulation_steps=point.accumulation_steps)
 
     def run_one(one: FinetuneConfig, workdir_of_one: Path) -> dict[str, dict[str, float]]:
-        return _run(one, workdir_of_one, init_from, adapted_in=workdir / "adapt").metrics
+        return _run(one, workdir_of_one, init_from, data, adapted_in).metrics
 
     metric = (spec.selection_split, spec.metrics[0]) if spec.selection_split else None
     repeated = repeats.run(run_one, config, workdir, init_from=init_from, metric=metric)
@@ -117,9 +116,11 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
 
 
 @agreement.together()
-def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *, adapted_in: Path) -> FinetuneResult:
-    """`run` of a single one; `adapted_in` is where the model is adapted, once for all of several."""
-    spec = make_spec(config.task)
+def _run(
+    config: FinetuneConfig, workdir: Path, init_from: str | Path | None, data: TaskData, adapted_in: Path
+) -> FinetuneResult:
+    """`run` of a single one; of several, all have the same `data`, and the model is adapted once, in `adapted_in`."""
+    spec = data.spec
     if config.early_stopping and not spec.selection_split:
         raise InputError(
             f"early_stopping={config.early_stopping}: task {spec.name!r} has no labelled validation split to judge by; "
@@ -140,17 +141,14 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
             what = f"{len(drawn)} blocks were not trained and stay as they are drawn"
         logging.warning("freeze=%r: %s", config.freeze, what)
     check_sizes(config, start.config, mesh)
-    examples = load_examples(spec)
-    if "train" not in examples:
-        raise InputError(f"task {spec.name!r} has no training split; give the files in task.train or task.data")
-    readout = make_readout(spec, examples["train"])
+    readout = data.readout
     start, tokenizer = start.for_task(readout), start.tokenizer
     assert tokenizer is not None, "a task takes over the tokenizer of its model, or is given one"
     check_class_weights(config.class_weights, readout)
     splits, reading = None, {}
     if config.original_batches:  # the examples decide n_ctx, which config.json has to tell
         reading = {"max_text_tokens": max_text_tokens(start.config.n_ctx)}
-        splits, start = _encode_and_shrink(spec, examples, start, tokenizer, **reading)
+        splits, start = _shrunken(data.encoded(GPT1(start.config, readout), tokenizer, **reading), start)
     model = GPT1(start.config, readout)
     best = {"best_metric": f"{spec.selection_split}_{spec.metrics[0]}"} if spec.selection_split else {}
     record = {
@@ -171,7 +169,7 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
         require_accelerator=config.require_accelerator,
     ):
         if splits is None:
-            splits = _encode(spec, examples, start, tokenizer)
+            splits = data.encoded(model, tokenizer)
         fixed = (model.config.n_ctx,) if config.original_batches else config.buckets
         buckets = shared_buckets(splits.values(), fixed, count=config.n_buckets, trained=True)
         weighted = with_class_weights(splits["train"], config.class_weights, readout)
@@ -208,7 +206,8 @@ def _run(config: FinetuneConfig, workdir: Path, init_from: str | Path | None, *,
             **{f"{name}_examples": len(split) for name, split in splits.items()},
         )
         if config.adapt.source and init_from is not None and not agreement.on_first(lambda: has_checkpoint(workdir)):
-            adapt(config, examples["train"], adapted_in, init_from)
+            start = start._replace(params=None)  # they would only take memory
+            adapt(config, data.examples["train"], adapted_in, init_from)
             adapted = _starting_point(config, adapted_in).for_task(readout)
             start = start._replace(params=adapted.with_n_ctx(model.config.n_ctx).params)
         trained = train(
@@ -275,25 +274,10 @@ def _save_once(tokenizer: Tokenizer, directory: Path) -> None:
         tokenizer.save(directory)
 
 
-def _encode(
-    spec: TaskSpec,
-    examples: Mapping[str, Sequence[Example]],
-    start: StartingPoint,
-    tokenizer: Tokenizer,
-    **reading: int,
-) -> dict[str, EncodedSplit]:
-    model = GPT1(start.config, start.readout)
-    return {name: encode_task_split(spec, name, rows, model, tokenizer, **reading) for name, rows in examples.items()}
-
-
-def _encode_and_shrink(
-    spec: TaskSpec,
-    examples: Mapping[str, Sequence[Example]],
-    start: StartingPoint,
-    tokenizer: Tokenizer,
-    **reading: int,
+def _shrunken(
+    splits: Mapping[str, EncodedSplit], start: StartingPoint
 ) -> tuple[dict[str, EncodedSplit], StartingPoint]:
-    splits = _encode(spec, examples, start, tokenizer, **reading)
+    """The same for the n_ctx of the original program, see `data.original`."""
     n_ctx = shrunken_n_ctx(splits.values())
     logging.info(
         "original batches: n_ctx is %d, the length of the longest example, and not %d", n_ctx, start.config.n_ctx

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import logging
 from jax.sharding import Mesh
 
 from gpt1_jax.batchwise import outputs_of
-from gpt1_jax.data.buckets import choose_buckets
-from gpt1_jax.data.encode import EncodedSplit, encode_split
+from gpt1_jax.data.encode import EncodedSplit
 from gpt1_jax.data.labelled import eval_batches
-from gpt1_jax.errors import counted
 from gpt1_jax.losses import task_outputs
 from gpt1_jax.model import GPT1
 from gpt1_jax.pretrained import Params
 from gpt1_jax.sharding import param_shardings, row_blocks
-from gpt1_jax.tasks.examples import Example
 from gpt1_jax.tasks.metrics import evaluate_predictions, evaluate_scores
 from gpt1_jax.tasks.spec import TaskSpec
-from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.train import jit_eval_step
 
 OnBatch = Callable[[np.ndarray, np.ndarray], None]
@@ -103,52 +98,6 @@ def _compiled_predict(model: GPT1, mesh: Mesh) -> Callable[..., Any]:
         }
 
     return jit_eval_step(step, mesh, param_shardings(model, mesh))
-
-
-def encode_task_split(
-    spec: TaskSpec,
-    name: str,
-    examples: Sequence[Example],
-    model: GPT1,
-    tokenizer: Tokenizer,
-    *,
-    max_text_tokens: int | None = None,
-) -> EncodedSplit:
-    """A split of a task, encoded for a model with a readout. See `data.encode.encode_split` for what it raises."""
-    return encode_split(
-        examples,
-        kind=spec.kind,
-        labels=model.task_readout.labels,
-        scores=model.task_readout.score_range is not None,
-        tokenizer=tokenizer,
-        n_ctx=model.config.n_ctx,
-        max_text_tokens=max_text_tokens,
-        name=name,
-        allow_empty=spec.allow_empty,
-    )
-
-
-def shared_buckets(
-    splits: Collection[EncodedSplit], buckets: Sequence[int] = (), *, count: int = 4, trained: bool = False
-) -> tuple[int, ...]:
-    """The lengths of the batches of all splits of a task, logged with how many compilations they may take.
-
-    Args:
-      splits: all that there will be batches of.
-      buckets: the lengths, where they are given.
-      count: most lengths to choose.
-      trained: one of the splits is trained on, too.
-    """
-    lengths = np.concatenate([split.lengths for split in splits])
-    chosen = tuple(buckets) or choose_buckets(lengths, next(iter(splits)).n_ctx, count)
-    shapes = len(chosen) * len({int(split.n_streams.max()) for split in splits})  # a split has its own most answers
-    logging.info(
-        "batches are padded to one of %s tokens: at most %s%s",
-        chosen,
-        f"{counted(len(chosen), 'compilation')} for training and " if trained else "",
-        f"{shapes} for evaluation" if trained else counted(shapes, "compilation"),
-    )
-    return chosen
 
 
 def task_metrics(

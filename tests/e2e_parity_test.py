@@ -33,7 +33,8 @@ from gpt1_jax.metrics import read_metrics
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 from gpt1_jax.optim import Schedule, make_schedule
 from gpt1_jax.sharding import make_mesh
-from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, task_metrics
+from gpt1_jax.task_data import encode_task_split
+from gpt1_jax.task_evaluator import TaskEvaluator, task_metrics
 from gpt1_jax.tasks.config import TaskConfig, make_spec
 from gpt1_jax.tasks.examples import load_examples
 from gpt1_jax.tasks.predictions import read_predictions

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from gpt1_jax import InputError, finetune, load_pretrained, train
+from gpt1_jax import InputError, finetune, load_pretrained, task_data, train
 from gpt1_jax.metrics import read_metrics
 
 STEPS = 4  # of an epoch
@@ -135,11 +135,14 @@ def compilations(text: str) -> list[str]:
 
 
 def test_a_sweep_with_seeds(settings, pretrained, tmp_path, caplog):
-    """Rates and lambda share one compiled step; the test split is predicted by the chosen runs only; it resumes."""
+    """Runs share a compiled step and the examples; the chosen ones alone predict the test split; it resumes."""
     changes = {"epochs": 1, "seeds": 2, "seed": 3, "model": {"resid_pdrop": 0.2}}  # nothing of it is compiled yet
     sweep = {"learning_rate": [1e-3, 1e-2], "lm_coef": [0.25, 0.5]}
-    with caplog.at_level("WARNING"), jax.log_compiles():
+    encode, encoded = task_data.encode_split, []
+    with pytest.MonkeyPatch.context() as patch, caplog.at_level("WARNING"), jax.log_compiles():
+        patch.setattr(task_data, "encode_split", lambda *args, **kw: encoded.append(kw["name"]) or encode(*args, **kw))
         result = finetune.run(settings(sweep=sweep, **changes), tmp_path / "run", pretrained)
+    assert sorted(encoded) == ["test", "train", "validation"]
     ours = compilations(caplog.text)
     # Of 4 + 1 runs and a test split. What is gathered lies one way after an update and another when it was restored,
     # and other tests of this process may have had it compiled.

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from gpt1_jax.data.encode import EncodedSplit
 from gpt1_jax.model import GPT1
 
 
@@ -19,6 +21,30 @@ def random_params(model: GPT1, *, scale: float = 0.3, seed: int = 1) -> dict[str
     params = jax.tree.map(lambda x: scale * rng.normal(size=x.shape).astype(np.float32), shapes)
     params["tokens_embed"]["embedding"][model.config.n_rows :] = 0
     return params
+
+
+def params_for_transformers(model: GPT1) -> dict[str, Any]:
+    """`random_params`, but no bias of a classifier, for which transformers has no place."""
+    params = random_params(model)
+    if model.readout and model.readout.kind != "multiple_choice" and model.config.clf_bias:
+        params["clf"]["bias"][:] = 0
+    return params
+
+
+def split_of(lengths: Sequence[int], n_streams: int) -> EncodedSplit:
+    """Examples of `n_streams` streams each, which are as long as it says; all tokens are 0."""
+    starts = np.cumsum([0, *np.repeat(lengths, n_streams)])
+    return EncodedSplit(
+        name="x",
+        tokens=np.zeros(starts[-1], np.int32),
+        stream_starts=starts,
+        example_starts=np.arange(len(lengths) + 1) * n_streams,
+        labels=np.zeros(len(lengths), np.int32),
+        ids=tuple(map(str, range(len(lengths)))),
+        n_ctx=64,
+        n_truncated=0,
+        n_cut=0,
+    )
 
 
 def pip_install(target: Path, *arguments: str) -> None:

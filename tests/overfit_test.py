@@ -15,7 +15,8 @@ from gpt1_jax.data.labelled import train_batches
 from gpt1_jax.losses import task_objective
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut
 from gpt1_jax.sharding import MeshConfig, make_mesh
-from gpt1_jax.task_evaluator import TaskEvaluator, encode_task_split, task_metrics
+from gpt1_jax.task_data import encode_task_split
+from gpt1_jax.task_evaluator import TaskEvaluator, task_metrics
 from gpt1_jax.tasks.examples import Example
 from gpt1_jax.tasks.spec import FIELDS, Source, TaskSpec
 

@@ -1,18 +1,24 @@
-"""A program of launch/ in the process of the test: what several tests of them share."""
+"""A program of launch/, in the process of the test or in one of its own: what several tests of them share."""
 
 import contextlib
 import importlib.util
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import xla_flags
 from absl import flags
 
 from gpt1_jax import cli
 
 ROOT = Path(__file__).resolve().parents[1]
+ENVIRONMENT = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": xla_flags.quick()}
+"""Of a program in a process of its own."""
 
 
 @contextlib.contextmanager
@@ -31,3 +37,9 @@ def program(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[M
     finally:
         for name in set(flags.FLAGS) - before:
             delattr(flags.FLAGS, name)
+
+
+def launch(name: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    """Runs launch/<name>.py on the CPU, to its end."""
+    command = [sys.executable, f"launch/{name}.py", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)

@@ -23,7 +23,7 @@ from gpt1_jax.model_config import N_SPECIAL, GPT1Config, ReadOut
 from gpt1_jax.optim import make_lm_schedule, make_schedule
 from gpt1_jax.runs import check_sizes
 from gpt1_jax.sharding import make_mesh
-from gpt1_jax.task_evaluator import encode_task_split, shared_buckets
+from gpt1_jax.task_data import encode_task_split, shared_buckets
 from gpt1_jax.tasks.config import make_spec
 from gpt1_jax.tasks.examples import load_examples
 from gpt1_jax.tasks.readout import make_readout

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import helpers
 import jax
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers import params_for_transformers
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -45,14 +45,6 @@ MODELS = {
 }
 
 
-def random_params(model: GPT1) -> Any:
-    """Random numbers everywhere, but in the bias of a classifier, for which transformers has no place."""
-    params = helpers.random_params(model)
-    if model.readout and model.readout.kind != "multiple_choice" and model.config.clf_bias:
-        params["clf"]["bias"][:] = 0
-    return params
-
-
 def same(a: Any, b: Any) -> None:
     assert jax.tree.structure(a) == jax.tree.structure(b)
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
@@ -75,7 +67,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
     def write(name: str = "pre-trained", edit: Callable[[dict[str, np.ndarray]], Any] | None = None) -> Path:
         folder = tmp_path / "folder"
-        save_huggingface(folder, MODELS[name], random_params(MODELS[name]))
+        save_huggingface(folder, MODELS[name], params_for_transformers(MODELS[name]))
         if edit is not None:
             tensors = load_file(folder / "model.safetensors")
             edit(tensors)
@@ -90,11 +82,11 @@ def test_there_and_back_returns_every_byte(name, write):
     model, folder = MODELS[name], write(name)
     config, readout, params = load_huggingface(folder)
     assert (config, readout) == (model.config, model.readout)
-    same(params, random_params(model))
+    same(params, params_for_transformers(model))
 
 
 def test_jax_arrays_can_be_written(tmp_path):
-    params = random_params(MODELS["pre-trained"])
+    params = params_for_transformers(MODELS["pre-trained"])
     save_huggingface(tmp_path, MODELS["pre-trained"], jax.tree.map(jax.numpy.asarray, params))
     same(load_huggingface(tmp_path)[2], params)
 
@@ -115,7 +107,7 @@ def test_jax_arrays_can_be_written(tmp_path):
 )
 def test_layout(name, architecture, tops, write):
     model, folder = MODELS[name], write(name)
-    c, params = model.config, random_params(model)
+    c, params = model.config, params_for_transformers(model)
     config, tensors = config_of(folder), load_file(folder / "model.safetensors")
     assert config["architectures"] == [architecture]
     assert (config["model_type"], config["vocab_size"]) == ("openai-gpt", c.n_rows)
@@ -188,7 +180,7 @@ def old_form(tensors: dict[str, np.ndarray]) -> None:
 def test_old_checkpoints(write, caplog):
     folder = write(edit=old_form)
     with caplog.at_level(logging.INFO):
-        same(load_huggingface(folder)[2], random_params(MODELS["pre-trained"]))
+        same(load_huggingface(folder)[2], params_for_transformers(MODELS["pre-trained"]))
     assert "3 buffers, which are no weights, are left out: h.0.attn.bias, h.1.attn.bias, position_ids" in caplog.text
 
 
@@ -199,7 +191,7 @@ def test_tied_table_under_either_name(both, write):
     def edit(tensors: dict[str, np.ndarray]) -> None:
         tensors["lm_head.weight"] = tensors[name].copy() if both else tensors.pop(name)
 
-    same(load_huggingface(write(edit=edit))[2], random_params(MODELS["pre-trained"]))
+    same(load_huggingface(write(edit=edit))[2], params_for_transformers(MODELS["pre-trained"]))
 
 
 @pytest.mark.parametrize(
@@ -214,8 +206,10 @@ def test_other_floats(dtype, word, write, caplog):
     with caplog.at_level(logging.INFO):
         _, _, params = load_huggingface(folder)
     assert f"5 tensors of type {np.dtype(dtype).name} are {word} to float32" in caplog.text
-    narrow = jax.tree.map(lambda x: x.astype(dtype).astype(np.float32), random_params(MODELS["pre-trained"]))
-    for a, b, c in zip(*map(jax.tree.leaves, (params, narrow, random_params(MODELS["pre-trained"]))), strict=True):
+    narrow = jax.tree.map(lambda x: x.astype(dtype).astype(np.float32), params_for_transformers(MODELS["pre-trained"]))
+    for a, b, c in zip(
+        *map(jax.tree.leaves, (params, narrow, params_for_transformers(MODELS["pre-trained"]))), strict=True
+    ):
         assert a.dtype == np.float32
         assert a.tobytes() in (b.tobytes(), c.tobytes())
 
@@ -235,7 +229,7 @@ def shard(folder: Path) -> dict[str, str]:
 def test_sharded(write):
     folder = write("multiple choice")
     shard(folder)
-    same(load_huggingface(folder)[2], random_params(MODELS["multiple choice"]))
+    same(load_huggingface(folder)[2], params_for_transformers(MODELS["multiple choice"]))
 
 
 def test_shards_that_are_not_all_there(write):
@@ -429,7 +423,7 @@ def test_a_pickle_without_pytorch(write, monkeypatch):
 
 
 def with_bias(model: GPT1) -> Any:
-    params = random_params(model)
+    params = params_for_transformers(model)
     return params | {"clf": params["clf"] | {"bias": np.array([0, 1, 0], np.float32)}}
 
 
@@ -437,27 +431,27 @@ OURS = {
     "a bias": (GPT1(TUNED, CLASSES), with_bias, r"kind='classification': the task head has a bias, and `score` of"),
     "similarity": (
         GPT1(TUNED, ReadOut("similarity", ("no", "yes"))),
-        random_params,
+        params_for_transformers,
         r"kind='similarity': transformers has no GPT-1 that adds both orders",
     ),
     "position rows": (
         GPT1(dataclasses.replace(PLAIN, softmax_over_positions=True)),
-        random_params,
+        params_for_transformers,
         r"softmax_over_positions=True: transformers has no language model whose softmax spans the position rows",
     ),
     "another model's": (
         GPT1(PLAIN),
-        lambda model: random_params(MODELS["no blocks"]),
+        lambda model: params_for_transformers(MODELS["no blocks"]),
         r"params\[h_0/attn/c_attn/bias\] is missing, the model asks for float32\[3, 3, 4\]",
     ),
     "rounded": (
         GPT1(PLAIN),
-        lambda model: jax.tree.map(lambda x: x.astype(np.float16), random_params(model)),
+        lambda model: jax.tree.map(lambda x: x.astype(np.float16), params_for_transformers(model)),
         r"is float16\[3, 3, 4\], the model asks for float32",
     ),
     "readout forgotten": (
         GPT1(TUNED),
-        lambda model: random_params(MODELS["multiple choice"]),
+        lambda model: params_for_transformers(MODELS["multiple choice"]),
         r"params\[clf/kernel\] is not of this model; is its readout missing",
     ),
 }
@@ -475,5 +469,5 @@ def test_no_model_is_overwritten(write):
     folder = write()
     before = (folder / "model.safetensors").read_bytes()
     with pytest.raises(InputError, match=r"already holds a model \(config.json, model.safetensors\); choose a new"):
-        save_huggingface(folder, MODELS["no blocks"], random_params(MODELS["no blocks"]))
+        save_huggingface(folder, MODELS["no blocks"], params_for_transformers(MODELS["no blocks"]))
     assert (folder / "model.safetensors").read_bytes() == before

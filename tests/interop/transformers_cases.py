@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import helpers
 import jax
 import numpy as np
 import pytest
 import torch
 import transformers
+from helpers import params_for_transformers
 
 from gpt1_jax import tokenizers
 from gpt1_jax.errors import InputError
@@ -49,14 +49,6 @@ close = dict(rtol=0, atol=1e-5)
 GOLDENS = ("hf_tiny_lm", "hf_tiny_base", "hf_tiny_doubleheads", "hf_tiny_seqclf")
 
 
-def random_params(model: GPT1) -> Any:
-    """Random numbers everywhere, but in the bias of a classifier, for which transformers has no place."""
-    params = helpers.random_params(model)
-    if model.readout and model.readout.kind != "multiple_choice" and model.config.clf_bias:
-        params["clf"]["bias"][:] = 0
-    return params
-
-
 def same(a: Any, b: Any) -> None:
     assert jax.tree.structure(a) == jax.tree.structure(b)
     jax.tree.map(np.testing.assert_array_equal, a, b)
@@ -88,7 +80,7 @@ def load(caplog: pytest.LogCaptureFixture) -> Callable[..., Any]:
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)
 def test_language_models(name, load, tmp_path):
     model = LANGUAGE_MODELS[name]
-    params = random_params(model)
+    params = params_for_transformers(model)
     save_huggingface(tmp_path, model, params)
     theirs = load(tmp_path)
     assert type(theirs) is transformers.OpenAIGPTLMHeadModel
@@ -121,7 +113,7 @@ def labelled_batch(model: GPT1) -> tuple[dict[str, np.ndarray], np.ndarray]:
 @pytest.mark.parametrize("name", TASK_MODELS)
 def test_task_heads(name, load, tmp_path):
     model = TASK_MODELS[name]
-    params = random_params(model)
+    params = params_for_transformers(model)
     save_huggingface(tmp_path, model, params)
     theirs = load(tmp_path)
     batch, at = labelled_batch(model)
@@ -147,7 +139,7 @@ def test_automatic_classes(load, tmp_path):
         ("classification", transformers.AutoModelForSequenceClassification),
     ]:
         folder = tmp_path / cls.__name__
-        save_huggingface(folder, MODELS[name], random_params(MODELS[name]))
+        save_huggingface(folder, MODELS[name], params_for_transformers(MODELS[name]))
         assert type(load(folder, cls)) is class_of(folder)
 
 
@@ -155,25 +147,25 @@ def test_automatic_classes(load, tmp_path):
 def test_saved_again_by_transformers(name, load, tmp_path):
     """The section of ours survives, and with it the same model."""
     model = MODELS[name]
-    save_huggingface(tmp_path / "ours", model, random_params(model))
+    save_huggingface(tmp_path / "ours", model, params_for_transformers(model))
     load(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
     config, readout, params = load_huggingface(tmp_path / "theirs")
     assert (config, readout) == (model.config, model.readout)
-    same(params, random_params(model))
+    same(params, params_for_transformers(model))
 
 
 def test_shards_that_transformers_writes(load, tmp_path):
     model = MODELS["pre-trained"]
-    save_huggingface(tmp_path / "ours", model, random_params(model))
+    save_huggingface(tmp_path / "ours", model, params_for_transformers(model))
     load(tmp_path / "ours").save_pretrained(tmp_path / "theirs", max_shard_size="8KB")
     assert (tmp_path / "theirs" / "model.safetensors.index.json").exists()
-    same(load_huggingface(tmp_path / "theirs")[2], random_params(model))
+    same(load_huggingface(tmp_path / "theirs")[2], params_for_transformers(model))
 
 
 def test_changed_by_transformers(load, tmp_path):
     """A classifier on top of our language model is loaded as one; a resized table is not ours any more."""
     model = MODELS["fine-tuned, without its head"]
-    save_huggingface(tmp_path / "ours", model, random_params(model))
+    save_huggingface(tmp_path / "ours", model, params_for_transformers(model))
     classifier = transformers.OpenAIGPTForSequenceClassification.from_pretrained(tmp_path / "ours", num_labels=4)
     classifier.save_pretrained(tmp_path / "classifier")
     config, readout, params = load_huggingface(tmp_path / "classifier")
@@ -190,7 +182,7 @@ def test_changed_by_transformers(load, tmp_path):
 
 def test_greedy_generation_without_special_tokens(load, tmp_path):
     model = MODELS["fine-tuned, without its head"]
-    params = random_params(model)
+    params = params_for_transformers(model)
     rows = params["tokens_embed"]["embedding"]
     rows[61:64] = 2 * rows[:61][np.argsort(-np.linalg.norm(rows[:61], axis=1))[:3]]  # likelier than any token
     prompts = np.random.default_rng(3).integers(0, 61, (4, 5))

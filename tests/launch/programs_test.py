@@ -6,20 +6,11 @@ import shlex
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-import xla_flags
+from programs import ENVIRONMENT, ROOT, launch
 
 from gpt1_jax import cli
-
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": xla_flags.quick()}
-
-
-def launch(program, *arguments):
-    command = [sys.executable, f"launch/{program}.py", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_finetune_evaluate_and_generate(corpus, pretrained, tmp_path):

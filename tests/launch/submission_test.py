@@ -1,18 +1,9 @@
 """The program that zips a GLUE submission."""
 
-import subprocess
-import sys
 import zipfile
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def launch(*arguments):
-    command = [sys.executable, "launch/submission.py", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+from programs import launch
 
 
 @pytest.fixture
@@ -25,7 +16,7 @@ def run(tmp_path):
 
 
 def test_what_is_in_the_zip_and_what_is_not(run, tmp_path):
-    result = launch(f"--runs={run}", f"--target={tmp_path}/glue.zip")
+    result = launch("submission", f"--runs={run}", f"--target={tmp_path}/glue.zip")
     assert result.returncode == 0, result.stderr
     lines = [line.split(maxsplit=2) for line in result.stdout.splitlines()]
     assert lines[0] == ["CoLA.tsv", "1063", "MISSING"]
@@ -33,7 +24,9 @@ def test_what_is_in_the_zip_and_what_is_not(run, tmp_path):
     assert f"1 of 11 files are in {tmp_path}/glue.zip" in result.stdout
     assert "CoLA.tsv, SST-2.tsv" in result.stderr
 
-    filled = launch(f"--runs={run}/submission/WNLI.tsv", f"--target={tmp_path}/glue.zip", "--fill_missing")
+    filled = launch(
+        "submission", f"--runs={run}/submission/WNLI.tsv", f"--target={tmp_path}/glue.zip", "--fill_missing"
+    )
     assert filled.returncode == 0, filled.stderr
     assert "MISSING" not in filled.stdout
     with zipfile.ZipFile(tmp_path / "glue.zip") as archive:
@@ -45,7 +38,7 @@ def test_bad_input_ends_with_one_message(tmp_path):
         ([f"--runs={tmp_path}/nothing", "--target=a.zip"], "error: "),
         (["--target=a.zip"], "error: flag --runs="),
     ]:
-        result = launch(*arguments)
+        result = launch("submission", *arguments)
         assert result.returncode == 2
         assert result.stderr.startswith(message)
         assert "Traceback" not in result.stderr
