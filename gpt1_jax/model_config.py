@@ -243,6 +243,11 @@ class ReadOut:
             return self.score_points or 1
         return 1 if self.kind == "multiple_choice" else len(self.labels)
 
+    @property
+    def n_streams(self) -> int:
+        """Streams of an example, the C of a batch; of answers without names, which may be any number, 0."""
+        return {"similarity": 2, "multiple_choice": len(self.labels)}.get(self.kind, 1)
+
     def _check_scores(self, score_range: tuple[float, ...]) -> None:
         if len(score_range) != 2 or not (all(map(math.isfinite, score_range)) and score_range[0] < score_range[1]):
             raise InputError(f"score_range={score_range}: two numbers, the lowest score and the highest")

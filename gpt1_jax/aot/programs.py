@@ -22,13 +22,12 @@ from gpt1_jax.finetune_config import FinetuneConfig
 from gpt1_jax.flops import train_flops_per_token
 from gpt1_jax.losses import lm_batch_shapes, task_batch_shapes
 from gpt1_jax.model import GPT1
-from gpt1_jax.model_config import N_SPECIAL, GPT1Config, ReadOut
+from gpt1_jax.model_config import N_SPECIAL, GPT1Config
 from gpt1_jax.optim import make_lm_schedule, make_schedule
 from gpt1_jax.pretrain import PretrainConfig
 from gpt1_jax.runs import check_sizes
 from gpt1_jax.sharding import make_mesh
-from gpt1_jax.tasks.config import DATA_SETS, make_spec
-from gpt1_jax.tasks.readout import make_readout
+from gpt1_jax.tasks.readout import readout_without_data
 from gpt1_jax.train import JittedStep, initial_state
 from gpt1_jax.zero import ShardedOverData
 
@@ -91,36 +90,19 @@ def _pretrain_program(config: PretrainConfig, devices: Sequence[Any]) -> Program
 
 
 def _finetune_program(config: FinetuneConfig, devices: Sequence[Any], length: int | None) -> Program:
-    readout = task_readout(config)
+    readout = readout_without_data(config.task)
     model = GPT1(GPT1Config(**{**config.model.given(), "n_special": N_SPECIAL}), readout)
     mesh = make_mesh(config.mesh, list(devices))
     check_sizes(config, model.config, mesh)
     length = model.config.n_ctx if length is None else length
     if not 2 <= length <= model.config.n_ctx:
         raise InputError(f"length={length} must be from 2 to n_ctx={model.config.n_ctx}")
-    n_streams = {"similarity": 2, "multiple_choice": len(readout.labels)}.get(readout.kind, 1)
-    batch = task_batch_shapes(config.batch_size, n_streams, length, scores=readout.score_range is not None)
+    batch = task_batch_shapes(config.batch_size, readout.n_streams, length, scores=readout.score_range is not None)
     schedules = {
         "learning_rate": make_schedule(config.optimizer, _LONG),
         "lm_coef": make_lm_schedule(config.lm_coef, config.lm_coef_schedule, _LONG, config.lm_coef_drop),
     }
     return _program(config, finetune.jit_step(config, model, mesh), mesh, model, batch, schedules)
-
-
-def task_readout(config: FinetuneConfig) -> ReadOut:
-    """The read-out of a task, without its data: where they have to say the labels, two stand for them."""
-    task = config.task
-    known = {data_set.name: data_set for data_set in DATA_SETS}.get(task.name)
-    if known is not None and known.labels is not None:
-        return ReadOut(known.kind, known.labels)
-    if task.name == "custom":
-        task = task if task.train else dataclasses.replace(task, train=("-",))  # no file is looked at
-    else:
-        task = dataclasses.replace(task, data="tfds")  # nor is this
-    spec = make_spec(task)
-    if spec.labels is None and spec.score_range is None:
-        spec = dataclasses.replace(spec, labels=("0", "1"))
-    return make_readout(spec)
 
 
 def _program(

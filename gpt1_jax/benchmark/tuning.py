@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from gpt1_jax import finetune
-from gpt1_jax.aot.programs import task_readout
 from gpt1_jax.benchmark.settings import Settings
 from gpt1_jax.benchmark.text import Text
 from gpt1_jax.benchmark.timing import Contestant
@@ -26,7 +25,7 @@ from gpt1_jax.sharding import make_mesh
 from gpt1_jax.task_data import encode_task_split, shared_buckets
 from gpt1_jax.tasks.config import make_spec
 from gpt1_jax.tasks.examples import load_examples
-from gpt1_jax.tasks.readout import make_readout
+from gpt1_jax.tasks.readout import make_readout, readout_without_data
 from gpt1_jax.train import HostBatch
 
 PADDED = "padded to n_ctx"
@@ -38,7 +37,7 @@ class Tuning:
     """What both contestants share: the model with its state, and the examples.
 
     Args:
-      settings: the config's task says the examples; where it has none, only their lengths are made up.
+      settings: the config's task says the examples; where it has none, streams of made-up lengths stand for them.
       batch_size: examples of a batch.
       text: has the tokenizer of the task's texts.
     """
@@ -92,7 +91,7 @@ class Tuning:
 
     @functools.cached_property
     def _readout(self) -> ReadOut:
-        return make_readout(self._spec, self._examples) if self._examples else task_readout(self._config)
+        return make_readout(self._spec, self._examples) if self._examples else readout_without_data(self._config.task)
 
     @functools.cached_property
     def _updates(self) -> Updates:
@@ -122,13 +121,19 @@ class Tuning:
                 split, tokens=rng.integers(config.vocab_size, size=split.tokens.size, dtype=np.int32)
             )
         drawn = rng.normal(_MEAN_LENGTH, _DEVIATION, _N_EXAMPLES).round().astype(np.int64)
-        lengths = np.clip(drawn, *_RANGE).clip(max=config.n_ctx)
+        readout = self._readout
+        lengths = np.repeat(np.clip(drawn, *_RANGE).clip(max=config.n_ctx), readout.n_streams)
+        tokens = rng.integers(config.vocab_size, size=lengths.sum(), dtype=np.int32)
+        if readout.score_range is not None:
+            labels = rng.uniform(*readout.score_range, size=_N_EXAMPLES)
+        else:
+            labels = rng.integers(len(readout.labels), size=_N_EXAMPLES, dtype=np.int32)
         return EncodedSplit(
             name="train",
-            tokens=rng.integers(config.vocab_size, size=lengths.sum(), dtype=np.int32),
+            tokens=tokens,
             stream_starts=np.concatenate([[0], np.cumsum(lengths)]),
-            example_starts=np.arange(_N_EXAMPLES + 1),
-            labels=rng.integers(2, size=_N_EXAMPLES, dtype=np.int32),
+            example_starts=np.arange(_N_EXAMPLES + 1) * readout.n_streams,
+            labels=labels,
             ids=tuple(map(str, range(_N_EXAMPLES))),
             n_ctx=config.n_ctx,
             n_truncated=0,

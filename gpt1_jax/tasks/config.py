@@ -200,16 +200,13 @@ def _named(make: Callable[[str], TaskSpec]) -> Callable[[TaskConfig], TaskSpec]:
 DATA_SETS: tuple[official.DataSet, ...] = (
     *(nli.SNLI, nli.MNLI, nli.QNLI, nli.RTE, nli.SCITAIL),
     *(glue.MRPC, glue.QQP, glue.STSB, glue.SST2, glue.COLA),
-    story_cloze.STORY_CLOZE,
+    *(race.RACE, race.RACE_MIDDLE, race.RACE_HIGH, story_cloze.STORY_CLOZE),
 )
-"""The paper's data sets that are files by split; a further one is one more `DataSet`."""
+"""The paper's data sets; a further one is one more `DataSet`."""
 
 TASKS: dict[str, Callable[[TaskConfig], TaskSpec]] = {
     "custom": _custom,
     **{data_set.name: _named(functools.partial(official.make_spec, data_set)) for data_set in DATA_SETS},
-    "race": _named(race.make_spec),
-    "race_middle": _named(functools.partial(race.make_spec, schools=("middle",))),
-    "race_high": _named(functools.partial(race.make_spec, schools=("high",))),
 }
 """Name -> how its config becomes a spec. A new task is one entry."""
 

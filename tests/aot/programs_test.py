@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gpt1_jax import finetune, pretrain
-from gpt1_jax.aot.programs import make_program, task_readout
+from gpt1_jax.aot.programs import make_program
 from gpt1_jax.config import from_config, to_config_dict
 from gpt1_jax.data.encode import EncodedSplit
 from gpt1_jax.data.labelled import train_batches
@@ -14,6 +14,7 @@ from gpt1_jax.errors import InputError
 from gpt1_jax.finetune_config import FinetuneConfig
 from gpt1_jax.pretrain import PretrainConfig
 from gpt1_jax.tasks.config import TASKS, TaskConfig
+from gpt1_jax.tasks.readout import readout_without_data
 
 SMALL = {"vocab_size": 380, "n_ctx": 32, "n_embd": 32, "n_head": 4, "n_layer": 2}
 
@@ -113,7 +114,7 @@ def test_finetuning(monkeypatch, corpus, pretrained, tmp_path, devices):
 
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_every_task_has_a_step_without_its_data(name):
-    readout = task_readout(FinetuneConfig(task=TaskConfig(name=name)))
+    readout = readout_without_data(TaskConfig(name=name))
     n_outputs = {"stsb": 6, "snli": 3, "mnli": 3, "story_cloze": 1, "race": 1, "race_middle": 1, "race_high": 1}
     assert readout.n_outputs == n_outputs.get(name, 2)
 

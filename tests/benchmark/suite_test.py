@@ -12,6 +12,7 @@ from gpt1_jax.benchmark.peers import naive
 from gpt1_jax.benchmark.settings import PARTS, Settings, configs
 from gpt1_jax.benchmark.text import Text
 from gpt1_jax.benchmark.timing import Contestant
+from gpt1_jax.benchmark.tuning import Tuning
 from gpt1_jax.errors import InputError
 from gpt1_jax.flops import train_flops_per_token
 from gpt1_jax.model import count_parameters
@@ -138,6 +139,28 @@ def test_the_config_of_a_task_decides_both():
     assert (finetune.batch_size, finetune.lm_coef) == (3, 0.0)
     pretrain, finetune = configs({"model": MODEL, "batch_size": 5})
     assert (pretrain.batch_size, finetune.model) == (5, pretrain.model)
+
+
+@pytest.mark.parametrize(
+    ("task", "n_streams", "labels"),
+    [
+        ({"name": "sst2"}, 1, {0, 1}),
+        ({"name": "race"}, 4, {0, 1, 2, 3}),
+        ({"name": "mnli"}, 1, {0, 1, 2}),
+        ({"name": "stsb"}, 2, None),
+        ({"kind": "multiple_choice", "labels": ["A", "B", "C"]}, 3, {0, 1, 2}),
+    ],
+)
+def test_examples_that_are_made_up_have_the_streams_of_their_task(task, n_streams, labels):
+    pretrain, finetune = configs({"task": task, "model": MODEL})
+    split = Tuning(Settings(pretrain, finetune), 8, Text("", None, 380))._split
+    assert set(split.n_streams) == {n_streams}
+    assert all(len({len(stream) for stream in split.streams(i)}) == 1 for i in range(9))
+    if labels is None:
+        assert split.has_scores
+        assert 0 <= split.labels.min() < split.labels.max() <= 5
+    else:
+        assert set(split.labels.tolist()) == labels
 
 
 def test_batches_of_a_cpu_are_small_where_nothing_is_said():

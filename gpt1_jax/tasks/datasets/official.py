@@ -7,7 +7,7 @@ handed out, and `make_spec` finds out which of them a folder has. A split whose 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ class Layout:
 
     Attributes:
       name: how messages and the log call it.
-      files: split to its files, all of which are needed; `*` in a name stands for what differs between copies.
+      files: split to its files, all of which are needed (folders where the reader takes such); `*` in a name stands for
+        what differs between copies.
       extra: further split to the names that its one file may have; it need not be there.
       fields: see `TaskSpec`.
       label: the label's column.
@@ -97,7 +98,7 @@ def make_spec(data_set: DataSet, data: str) -> TaskSpec:
     Raises:
       InputError: nothing is given, or there are no such files; the message says where to get them.
     """
-    layout, sources = _from_tfds(data_set, data) if is_tfds(data) else _from_folder(data_set, data)
+    layout, sources = _from_tfds(data_set, data) if _is_tfds(data) else _from_folder(data_set, data)
     return TaskSpec(
         name=data_set.name,
         kind=data_set.kind,
@@ -117,28 +118,27 @@ def make_spec(data_set: DataSet, data: str) -> TaskSpec:
     )
 
 
-def is_tfds(data: str) -> bool:
-    """Whether `data` names TensorFlow Datasets."""
-    return data == "tfds" or data.startswith("tfds:")
+def _from_folder(data_set: DataSet, data: str) -> tuple[Layout, dict[str, Source]]:
+    ways = _where_to_get(data_set.homepage, in_tfds=bool(data_set.tfds))
+    folder = _check_folder(data_set.name, data, ways)
+    candidates = [
+        (layout, place, _find(layout, place))
+        for layout in data_set.layouts
+        for place in (folder, *(folder / name for name in layout.folders))
+    ]
+    layout, place, found = max(candidates, key=lambda candidate: len(candidate[2]))
+    if not found:
+        raise _missing_files(data_set, folder, ways)
+    for split, names in layout.extra.items():
+        there = [place / name for name in names if (place / name).is_file()]
+        if there:
+            found[split] = (str(there[0]),)
+    _log_splits(data_set.name, layout, place, found)
+    return layout, _sources(layout, found, {})
 
 
-def tfds_options(data: str, homepage: str) -> dict[str, Any]:
-    """The options of the reader "tfds" for what the user gave as `data`."""
-    return {"data": data, "data_dir": data.removeprefix("tfds").removeprefix(":") or None, "homepage": homepage}
-
-
-def where_to_get(homepage: str, *, in_tfds: bool = True) -> str:
-    """The end of a message about official files that are not there."""
-    otherwise = ", or say task.data=tfds to have them from TensorFlow Datasets" if in_tfds else ""
-    return f"Get the official files from {homepage}{otherwise}"
-
-
-def check_folder(name: str, data: str, ways: str) -> Path:
-    """Returns `data` as a folder.
-
-    Raises:
-      InputError: nothing is given, or there is no such folder; it ends with `ways`.
-    """
+def _check_folder(name: str, data: str, ways: str) -> Path:
+    """Returns `data` as a folder, or refuses it with what is meant or how to get it."""
     if not data:
         raise InputError(f"task.data is empty: {name} needs a folder with its official files. {ways}")
     folder = Path(data)
@@ -150,45 +150,33 @@ def check_folder(name: str, data: str, ways: str) -> Path:
     return folder
 
 
-def missing_files(name: str, folder: Path, expected: str, ways: str) -> InputError:
+def _where_to_get(homepage: str, *, in_tfds: bool) -> str:
+    """The end of a message about official files that are not there."""
+    otherwise = ", or say task.data=tfds to have them from TensorFlow Datasets" if in_tfds else ""
+    return f"Get the official files from {homepage}{otherwise}"
+
+
+def _missing_files(data_set: DataSet, folder: Path, ways: str) -> InputError:
     """The error for a folder without the files of a data set."""
-    there = sorted(path.name + ("/" if path.is_dir() else "") for path in folder.iterdir())
-    listed = ", ".join(there[:20]) + (f" and {len(there) - 20} more" if len(there) > 20 else "")
-    return InputError(
-        f"task.data={str(folder)!r} has no files of {name}: expected {expected}. It has {listed or 'nothing'}. {ways}"
-    )
-
-
-def _from_folder(data_set: DataSet, data: str) -> tuple[Layout, dict[str, Source]]:
-    ways = where_to_get(data_set.homepage, in_tfds=bool(data_set.tfds))
-    folder = check_folder(data_set.name, data, ways)
-    candidates = [
-        (layout, place, _find(layout, place))
-        for layout in data_set.layouts
-        for place in (folder, *(folder / name for name in layout.folders))
-    ]
-    layout, place, found = max(candidates, key=lambda candidate: len(candidate[2]))
-    if found:
-        for split, names in layout.extra.items():
-            there = [place / name for name in names if (place / name).is_file()]
-            if there:
-                found[split] = (str(there[0]),)
-        log_splits(data_set.name, layout.name, place, layout.files, found)
-        return layout, _sources(layout, found, {})
     forms = " or ".join(
         f"{', '.join(dict.fromkeys(name for names in layout.files.values() for name in names))} ({layout.name})"
         for layout in data_set.layouts
     )
     places = ", ".join(dict.fromkeys(name for layout in data_set.layouts for name in layout.folders))
     expected = forms + (f", in the folder itself or in {places}" if places else "")
-    raise missing_files(data_set.name, folder, expected, ways)
+    there = sorted(path.name + ("/" if path.is_dir() else "") for path in folder.iterdir())
+    listed = ", ".join(there[:20]) + (f" and {len(there) - 20} more" if len(there) > 20 else "")
+    return InputError(
+        f"task.data={str(folder)!r} has no files of {data_set.name}: expected {expected}. It has "
+        f"{listed or 'nothing'}. {ways}"
+    )
 
 
 def _find(layout: Layout, place: Path) -> dict[str, tuple[str, ...]]:
     """The splits all of whose files are in a folder."""
     found = {}
     for split, names in layout.files.items():
-        files = [[path for path in sorted(place.glob(name)) if path.is_file()] for name in names]
+        files = [sorted(place.glob(name)) for name in names]
         for several in files:
             if len(several) > 1:
                 raise InputError(f"{', '.join(map(str, several))}: one of them is meant; move the others elsewhere")
@@ -197,20 +185,39 @@ def _find(layout: Layout, place: Path) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def _log_splits(name: str, layout: Layout, place: Path, found: Mapping[str, tuple[str, ...]]) -> None:
+    """Says which splits of a data set there are, and of the others which files are not."""
+    absent = {
+        split: ", ".join(file for file in files if not any(place.glob(file)))
+        for split, files in layout.files.items()
+        if split not in found
+    }
+    logging.info(
+        "task %s: the %s files in %s, splits %s%s",
+        *(name, layout.name, place, ", ".join(found)),
+        "".join(f"; absent: {split} ({files})" for split, files in absent.items()),
+    )
+
+
+def _is_tfds(data: str) -> bool:
+    return data == "tfds" or data.startswith("tfds:")
+
+
 def _from_tfds(data_set: DataSet, data: str) -> tuple[Layout, dict[str, Source]]:
     if not data_set.tfds:
-        ways = where_to_get(data_set.homepage, in_tfds=False)
+        ways = _where_to_get(data_set.homepage, in_tfds=False)
         raise InputError(f"task.data={data!r}: {data_set.name} is read from a folder only. {ways}")
-    options = tfds_options(data, data_set.homepage)
+    data_dir = data.removeprefix("tfds").removeprefix(":") or None
     layout = data_set.tfds[0]
     if len(data_set.tfds) > 1:
         ready = (
             layout
             for layout in data_set.tfds
-            if tfds_source.is_prepared(layout.files["train"][0].rpartition("/")[0], options["data_dir"])
+            if tfds_source.is_prepared(layout.files["train"][0].rpartition("/")[0], data_dir)
         )
         layout = next(ready, layout)
-    log_splits(data_set.name, layout.name, data, layout.files, layout.files)
+    logging.info("task %s: %s, splits %s", data_set.name, layout.name, ", ".join(layout.files))
+    options = {"data": data, "data_dir": data_dir, "homepage": data_set.homepage}
     return layout, _sources(layout, layout.files, options)
 
 
@@ -226,16 +233,6 @@ def _sources(layout: Layout, found: Mapping[str, tuple[str, ...]], options: Mapp
         )
         for split, paths in found.items()
     }
-
-
-def log_splits(name: str, form: str, place: object, expected: Iterable[str], found: Iterable[str]) -> None:
-    """Says which splits of a data set there are, and which are not."""
-    absent = [split for split in expected if split not in found]
-    logging.info(
-        "task %s: the %s files in %s, splits %s%s",
-        *(name, form, place, ", ".join(found)),
-        f"; absent: {', '.join(absent)}" if absent else "",
-    )
 
 
 def read_tfds(source: Source, columns: tuple[str, ...]) -> Iterator[Row]:

@@ -17,84 +17,49 @@ from typing import Any
 
 from gpt1_jax.data.tables import Row, parse_object, read_lines
 from gpt1_jax.errors import InputError, quoted
-from gpt1_jax.tasks.datasets.official import (
-    check_folder,
-    is_tfds,
-    log_splits,
-    missing_files,
-    read_tfds,
-    tfds_options,
-    where_to_get,
-)
-from gpt1_jax.tasks.spec import Source, TaskSpec
-
-SCHOOLS = ("middle", "high")
-HOMEPAGE = "https://www.cs.cmu.edu/~glai1/data/race"
+from gpt1_jax.tasks.datasets.official import DataSet, Layout, read_tfds
+from gpt1_jax.tasks.spec import Source
 
 _SPLITS = {"train": "train", "validation": "dev", "test": "test"}
 _SIZES = {
     "middle": {"train": 25_421, "validation": 1_436, "test": 1_436},
     "high": {"train": 62_445, "validation": 3_451, "test": 3_498},
 }
-_PAPER = {"race": 59.0, "race_middle": 62.9, "race_high": 57.4}
 _COLUMNS = ("id", "article", "questions", "options")
 
 
-def make_spec(data: str, schools: tuple[str, ...] = SCHOOLS) -> TaskSpec:
-    """The task.
+def _race(name: str, schools: tuple[str, ...], accuracy: float) -> DataSet:
+    """RACE of some schools; `accuracy` is the paper's (table 3)."""
 
-    Args:
-      data: the folder with the official files, or one that has it; "tfds" or "tfds:DIR".
-      schools: "middle", "high" or both.
+    def layout(form: str, pattern: str, reader: str, folders: tuple[str, ...] = ()) -> Layout:
+        return Layout(
+            name=form,
+            files={
+                split: tuple(pattern.format(split=theirs, school=school) for school in schools)
+                for split, theirs in _SPLITS.items()
+            },
+            fields={"context": "article", "question": "question", "answers": "options"},
+            label="answer",
+            folders=folders,
+            ids=dict.fromkeys(_SPLITS, "id"),
+            reader=reader,
+        )
 
-    Raises:
-      InputError: the folder does not have them.
-    """
-    name = "race" if schools == SCHOOLS else f"race_{schools[0]}"
-    if is_tfds(data):
-        files = {split: tuple(f"race/{school}/{theirs}" for school in schools) for split, theirs in _SPLITS.items()}
-        sources = {
-            split: Source(paths, reader="race_tfds", options=tfds_options(data, HOMEPAGE))
-            for split, paths in files.items()
-        }
-    else:
-        sources = {split: Source(paths, reader="race") for split, paths in _find(name, data, schools).items()}
-    return TaskSpec(
+    return DataSet(
         name=name,
         kind="multiple_choice",
-        sources=sources,
-        fields={"context": "article", "question": "question", "answers": "options"},
-        label="answer",
         labels=("A", "B", "C", "D"),
-        id="id",
-        allow_empty=True,
+        homepage="https://www.cs.cmu.edu/~glai1/data/race",
+        layouts=(layout("RACE", "{split}/{school}", "race", folders=("RACE",)),),
+        tfds=(layout("TFDS race", "race/{school}/{split}", "race_tfds"),),
         sizes={"RACE": {split: sum(_SIZES[school][split] for school in schools) for split in _SPLITS}},
-        paper={"test": {"accuracy": _PAPER[name]}},
-        homepage=HOMEPAGE,
+        paper={"test": {"accuracy": accuracy}},
     )
 
 
-def _find(name: str, data: str, schools: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """Split to its folders, one for each school."""
-    folder = check_folder(name, data, where_to_get(HOMEPAGE))
-    for place in (folder, folder / "RACE"):
-        found = {}
-        for split, theirs in _SPLITS.items():
-            paths = [place / theirs / school for school in schools]
-            there = [path for path in paths if path.is_dir()]
-            if there and len(there) < len(paths):
-                absent = next(path for path in paths if not path.is_dir())
-                raise InputError(
-                    f"{absent}: no such folder, though {there[0]} is there; {name} is both schools: say "
-                    f"task.name=race_{there[0].name} for that one alone"
-                )
-            if there:
-                found[split] = tuple(map(str, there))
-        if found:
-            log_splits(name, "RACE", place, _SPLITS, found)
-            return found
-    expected = ", ".join(f"{split}/{school}/*.txt" for split in _SPLITS.values() for school in schools)
-    raise missing_files(name, folder, f"{expected}, in the folder itself or in RACE", where_to_get(HOMEPAGE))
+RACE = _race("race", ("middle", "high"), 59.0)
+RACE_MIDDLE = _race("race_middle", ("middle",), 62.9)
+RACE_HIGH = _race("race_high", ("high",), 57.4)
 
 
 def read_files(source: Source, columns: tuple[str, ...]) -> Iterator[Row]:

@@ -38,7 +38,7 @@ def test_a_split_without_all_of_its_files_is_left_out(tmp_path, official, folder
     official.write_tsv(tmp_path / folder / "b.tsv", *rows)
     with caplog.at_level("INFO", logger="absl"):
         assert from_data_set(MINE, str(tmp_path)).splits == ("train",)
-    assert f"task mine: the first files in {tmp_path / folder}, splits train; absent: validation" in caplog.text
+    assert f"task mine: the first files in {tmp_path / folder}, splits train; absent: validation (c.tsv)" in caplog.text
     official.write_tsv(tmp_path / folder / "c.tsv", *rows)
     examples = load_examples(from_data_set(MINE, str(tmp_path)))
     assert [example.id for example in examples["validation"]] == ["b.tsv:2", "b.tsv:3", "c.tsv:2", "c.tsv:3"]
