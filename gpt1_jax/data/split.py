@@ -31,7 +31,7 @@ class Split:
     Attributes:
       heldout_fraction: expected share of documents that are held out, in [0, 1).
       seed: another seed holds out other documents.
-      excluded: `document_key`s of documents that are in neither side (texts to be tested on later, for example).
+      excluded: `document_key`s of documents that are in neither side: of texts to be tested on later, for example.
     """
 
     heldout_fraction: float = 0.01
@@ -41,11 +41,6 @@ class Split:
     def __post_init__(self) -> None:
         if not 0 <= self.heldout_fraction < 1:
             raise InputError(f"heldout_fraction={self.heldout_fraction} must be at least 0 and below 1")
-
-    @classmethod
-    def excluding(cls, texts: Iterable[str], *, heldout_fraction: float = 0.01, seed: int = 0) -> Split:
-        """A split that leaves out all documents with the words of one of `texts`."""
-        return cls(heldout_fraction, seed, frozenset(map(document_key, texts)))
 
     def place(self, text: str) -> tuple[Side, float]:
         """The side of a document, and its rank in [0, 1): it is held out if that is below `heldout_fraction`."""

@@ -17,6 +17,7 @@ import io
 import itertools
 import random
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +41,7 @@ _UNKNOWN_ID, _SEPARATOR_ID = 0, 1
 # cuts, mostly a word, is encoded once and kept. SentencePiece alone takes longer, and ever longer in long texts.
 _SAFE_SPACE = re.compile(r" (?<=[!-~] )(?=[!-~])")  # the space first: it is what is searched for
 _WHITE_SPACE = re.compile(r"\s")
-_KEPT = 1 << 24  # characters of words whose ids are kept, some 300 MB with their ids
+_KEPT_BYTES = 256 << 20  # of memory, for words and their ids
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _UNIT = 2000  # characters; what is sampled, and given to the trainer, as one "sentence"
 _TOO_LARGE = re.compile(r"Vocabulary size too high .*value <= (\d+)")
@@ -48,23 +49,29 @@ _TOO_SMALL = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 
 
 class _Words:
-    """The ids of the words that were met, at most about `_KEPT` characters of them; threads may share it."""
+    """The ids of the words that were met, in about `_KEPT_BYTES` of memory at most; threads may share it."""
 
     def __init__(self) -> None:
         self._ids: dict[str, list[int]] = {}
-        self._n_characters = 0
+        self._n_bytes = 0
 
     def ids_of(
         self, texts: Sequence[Sequence[str]], encode: Callable[[list[str]], list[list[int]]]
     ) -> Mapping[str, list[int]]:
         """The ids of (at least) the words of some texts; `encode` is asked for those that are new."""
-        if self._n_characters > _KEPT:  # another thread may still read the former
-            self._ids, self._n_characters = {}, 0
+        if self._n_bytes > _KEPT_BYTES:  # another thread may still read the former
+            self._ids, self._n_bytes = {}, 0
         ids = self._ids
         new = list(dict.fromkeys(word for words in texts for word in words if word not in ids))
-        ids.update(zip(new, encode(new), strict=True))
-        self._n_characters += sum(map(len, new))
+        encoded = encode(new)
+        ids.update(zip(new, encoded, strict=True))
+        self._n_bytes += sum(map(_bytes_of, new, encoded))
         return ids
+
+
+def _bytes_of(word: str, ids: list[int]) -> int:
+    """Memory of an entry: both objects, the integers, and its place in a dictionary that doubles as it grows."""
+    return sys.getsizeof(word) + sys.getsizeof(ids) + 32 * len(ids) + 100
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from absl import logging
 
 from gpt1_jax.data.prepare import prepare_shards
 from gpt1_jax.data.shards import TokenShards
-from gpt1_jax.data.split import Split
+from gpt1_jax.data.split import Split, document_key
 from gpt1_jax.errors import InputError
 from gpt1_jax.tokenizers import train_sentencepiece
 
@@ -138,7 +138,7 @@ def test_killed_process_is_gone_on_with(prepared, texts, tokenizer, tmp_path):
 import json, pathlib, time
 from gpt1_jax import tokenizers
 from gpt1_jax.data.prepare import prepare_shards
-from gpt1_jax.data.split import Split
+from gpt1_jax.data.split import Split, document_key
 from gpt1_jax.data import shards
 
 here = pathlib.Path(__file__).parent
@@ -203,7 +203,7 @@ def test_a_finished_corpus_is_left_alone(texts, tokenizer, tmp_path):
     [
         ({"split": Split(0.3)}, "heldout_fraction was 0.2, is now 0.3"),
         ({"split": Split(0.2, seed=1)}, "split_seed was 0, is now 1"),
-        ({"split": Split.excluding(["x"], heldout_fraction=0.2)}, "excluded was '', is now '"),
+        ({"split": Split(0.2, excluded=frozenset([document_key("x")]))}, "excluded was '', is now '"),
         ({"shard_bytes": 5000}, "shard_bytes was 4000, is now 5000"),
         ({"parts": 2}, "parts was 1, is now 2"),
         ({"max_document_bytes": 5000}, "max_document_bytes was 4194304, is now 5000"),
@@ -300,7 +300,7 @@ def test_copies_of_a_document_stay_together(texts, tokenizer, tmp_path):
 
 def test_excluded_and_empty_documents_are_left_out_and_counted(texts, tokenizer, tmp_path, caplog):
     logging.set_verbosity(logging.INFO)
-    split = Split.excluding([texts[3], texts[5]], heldout_fraction=0.2)
+    split = Split(0.2, excluded=frozenset(map(document_key, [texts[3], texts[5]])))
     with caplog.at_level("INFO"):
         prepare([*texts, "", " \n", texts[3].upper()], tokenizer, tmp_path, split=split)
     left = [*documents(tmp_path, "train", tokenizer), *documents(tmp_path, "heldout", tokenizer)]

@@ -1,6 +1,6 @@
 import pytest
 
-from gpt1_jax.data.split import Split
+from gpt1_jax.data.split import Split, document_key
 from gpt1_jax.errors import InputError
 
 
@@ -27,11 +27,14 @@ def test_fraction_and_seed():
 
 
 def test_excluded_texts_and_their_copies():
-    split = Split.excluding(["A test sentence .", "b"], heldout_fraction=0.5)
+    split = Split(0.5, excluded=frozenset(map(document_key, ["A test sentence .", "b"])))
     assert [split.side(text) for text in ("a  TEST sentence .", "b\n")] == ["excluded"] * 2
     assert [split.side(text) for text in ("B ", "a test sentence .", "c")] == ["excluded", "excluded", "heldout"]
     assert list(split.training_documents(["b", "c", "a test sentence .", " ", "d"])) == [" ", "d"]
-    assert split.excluded_digest == Split.excluding(["b", "a test sentence ."]).excluded_digest
+    assert (
+        split.excluded_digest
+        == Split(excluded=frozenset(map(document_key, ["b", "a test sentence ."]))).excluded_digest
+    )
     assert split.excluded_digest != Split().excluded_digest
 
 

@@ -128,7 +128,7 @@ def test_long_texts_have_the_ids_that_sentencepiece_gives(tokenizer, cased, tmp_
 
 
 def test_few_words_are_kept_and_threads_share_them(directory, monkeypatch):
-    monkeypatch.setattr("gpt1_jax.tokenizers.sentencepiece._KEPT", 20)
+    monkeypatch.setattr("gpt1_jax.tokenizers.sentencepiece._KEPT_BYTES", 1000)
     tokenizer = tokenizers.load(directory)
     texts = [f"{sentence} {i}" for i, sentence in enumerate(SENTENCES)]
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
