@@ -12,7 +12,8 @@ A program is a few flags around a function of the library, and keeps to this:
 - A path that is not there is an `InputError` with the nearest one that is (`files.nearest`), a misspelt name one with
   the nearest name (`errors.did_you_mean`).
 - It ends with its table on the standard output and the command that comes next: `print(next_steps(command(...)))`, with
-  the paths of this run, quoted for the shell. Names in CAPITALS are for the user to fill in. All else goes to stderr.
+  the paths of this run, quoted for the shell. Names in CAPITALS are for the user to fill in. After pictures and pages,
+  which are there to be looked at, none comes. All else goes to stderr.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ DRY_RUN = flags.DEFINE_bool("dry_run", False, "Says what would be run, and what 
 def main() -> None:
     """Runs what is missing, and prints the tables and where the page is."""
     from gpt1_jax.reproduce import tables, workflow
-    from gpt1_jax.reproduce.page import next_command
+    from gpt1_jax.reproduce.page import next_program
 
     host_memory.keep_freed()
     if DRY_RUN.value:
@@ -45,8 +45,8 @@ def main() -> None:
     for claim in result.claims:
         print(f"{claim.verdict:>20}: {claim.text}: {claim.detail}")
     print(f"\nthe page is {result.page}, with a PNG or CSV file beside it for each figure and table")
-    if command := next_command(result.scores, result.page.parents[1]):
-        print(f"next:\n  {command}")
+    if step := next_program(result.scores, result.page.parents[1]):
+        print(cli.next_steps(cli.command(*step)))
 
 
 if __name__ == "__main__":

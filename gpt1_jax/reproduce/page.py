@@ -6,7 +6,6 @@ import base64
 import csv
 import io
 import platform
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -189,16 +188,16 @@ def _setup(config: ReproduceConfig, scores: Scores) -> str:
     return page.facts(rows)
 
 
-def next_command(scores: Scores, root: Path) -> str:
-    """What may come after a finished reproduction, for a terminal."""
+def next_program(scores: Scores, root: Path) -> tuple[str, dict[str, str]] | None:
+    """What may come after a finished reproduction: a program and its flags, as `cli.command` takes them."""
     kept = [d.cell for d in scores.done if d.cell.kind == "finetune" and (root / d.cell.name / "checkpoints").is_dir()]
     full = next((each for each in kept if each.variant == next(iter(paper.VARIANTS))), None)
     if full is not None:
-        return f"python launch/evaluate.py --checkpoint={shlex.quote(str(root / full.name))} --data=OTHER.csv"
+        return "evaluate", {"checkpoint": str(root / full.name), "data": "OTHER.csv"}
     models = [d.cell for d in scores.done if d.cell.kind == "pretrain"]
     if models:
-        return f"python launch/generate.py --checkpoint={shlex.quote(str(root / models[0].name))} --prompt='It was a'"
-    return ""
+        return "generate", {"checkpoint": str(root / models[0].name), "prompt": "it was"}
+    return None
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
