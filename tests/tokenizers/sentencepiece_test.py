@@ -127,15 +127,15 @@ def test_long_texts_have_the_ids_that_sentencepiece_gives(tokenizer, cased, tmp_
             assert trained.encode(text) == trained._processor.Encode(text.replace("\r\n", "\n"))
 
 
-def test_few_words_are_kept_and_threads_share_them(directory, monkeypatch):
+def test_few_words_are_kept_and_threads_share_them(tokenizer, directory, monkeypatch):
     monkeypatch.setattr("gpt1_jax.tokenizers.sentencepiece._KEPT_BYTES", 1000)
-    tokenizer = tokenizers.load(directory)
+    fresh = tokenizers.load(directory)  # which remembers nothing yet
     texts = [f"{sentence} {i}" for i, sentence in enumerate(SENTENCES)]
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
-        ids = list(threads.map(tokenizer.encode, texts))
+        ids = list(threads.map(fresh.encode, texts))
     assert ids == tokenizer._processor.Encode(texts)
-    assert tokenizer.encode(texts[0]) == ids[0]
-    assert set(tokenizer._words.ids_of([], lambda new: [])) <= set(texts[0].split())
+    assert fresh.encode(texts[0]) == ids[0]
+    assert set(fresh._words.ids_of([], lambda new: [])) <= set(texts[0].split())
 
 
 def test_batch_is_one_by_one(tokenizer):
