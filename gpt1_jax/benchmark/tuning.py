@@ -124,10 +124,9 @@ class Tuning:
         readout = self._readout
         lengths = np.repeat(np.clip(drawn, *_RANGE).clip(max=config.n_ctx), readout.n_streams)
         tokens = rng.integers(config.vocab_size, size=lengths.sum(), dtype=np.int32)
+        labels: np.ndarray = rng.integers(max(1, len(readout.labels)), size=_N_EXAMPLES, dtype=np.int32)
         if readout.score_range is not None:
             labels = rng.uniform(*readout.score_range, size=_N_EXAMPLES)
-        else:
-            labels = rng.integers(len(readout.labels), size=_N_EXAMPLES, dtype=np.int32)
         return EncodedSplit(
             name="train",
             tokens=tokens,

@@ -268,7 +268,7 @@ def test_a_full_disk_says_what_to_do_and_loses_nothing(prepared, texts, tokenize
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(
-        InputError, match=r"npy: No space left on device\. Make space there, .*start the same command again"
+        InputError, match=r"-of-00001/\S+: No space left on device\. Make space there, .*start the same command again"
     ):
         prepare(texts, tokenizer, tmp_path)
     first = tmp_path / "part-00000-of-00001" / "train-00000.tokens.npy"
