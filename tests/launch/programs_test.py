@@ -1,6 +1,5 @@
 """The command-line programs: they run, and bad input ends with one line and status 2."""
 
-import os
 import re
 import shlex
 import signal
