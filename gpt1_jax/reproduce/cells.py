@@ -31,7 +31,10 @@ from gpt1_jax.pretrained import format_of
 from gpt1_jax.reproduce.plan import Cell, ZeroShotConfig
 from gpt1_jax.reproduce.tasks import Scored
 from gpt1_jax.runs import MUTABLE
+from gpt1_jax.tasks.examples import load_examples
 from gpt1_jax.tasks.predictions import read_predictions
+from gpt1_jax.tasks.zero_shot import make_heuristic
+from gpt1_jax.tasks.zero_shot_spec import zero_shot_spec
 from gpt1_jax.train import Diverged
 from gpt1_jax.workdir import check_same_run, with_defaults
 
@@ -213,13 +216,16 @@ def _zero_shot(cell: Cell, root: Path, wanted: Sequence[Scored]) -> list[Score]:
         metrics = evaluate.run(checkpoint, asked)[config.scored.split]
         points[str(step)] = metrics
         agreement.on_first(lambda: write_json(path, points))
-    metric = config.scored.metric
+    metric, split = config.scored.metric, config.scored.split
+    spec = zero_shot_spec(make_heuristic(config.heuristic, config.label_words), task=config.task, own=None)
+    n_examples = agreement.on_first(lambda: len(load_examples(spec, [split])[split]))
     return [
         Score(
             config.scored.title,
-            config.scored.split,
+            split,
             metric,
             100 * metrics[metric],
+            n_examples,
             step=None if step == "None" else int(step),
         )
         for step, metrics in points.items()

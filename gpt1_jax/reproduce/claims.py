@@ -2,7 +2,8 @@
 
 A claim is one side above another. It "holds" where the lowest run of the one is above the highest of the other, "holds
 by the medians" where only the medians are, and "does not hold" otherwise; of single runs "holds in one run". With three
-seeds on a side, two sides that do not differ would be told apart in one of twenty cases.
+seeds on a side, two sides that do not differ would be told apart in one of twenty cases. What cannot be told from
+guessing is "not known".
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ def _of_layers(config: ReproduceConfig, scores: Scores, task: str) -> list[Claim
 def _of_zero_shot(config: ReproduceConfig, scores: Scores) -> list[Claim]:
     found: list[Claim] = []
     ends: dict[str, dict[str, float]] = {}
-    for curve in curves(config, scores):
+    found_curves = curves(config, scores)
+    for curve in found_curves:
         values = [value for _, value in curve.points]
         if (end := curve.relative(values[-1])) is not None:
             ends.setdefault(curve.trunk, {})[curve.task] = 100 * end
@@ -132,11 +134,18 @@ def _of_zero_shot(config: ReproduceConfig, scores: Scores) -> list[Claim]:
             text = (
                 f"{curve.title}: zero-shot performance rises with pre-training (last third of the points, first third)"
             )
-            found.append(Claim("figure2_right", text, *compare(last, first)))
+            verdict, detail = compare(last, first)
+            if curve.is_guessing:
+                verdict, detail = UNKNOWN, f"{detail}; all within {curve.noise:.1f} of a random guess, as guessing is"
+            elif verdict in (HOLDS, MEDIANS):
+                verdict = ONE_RUN  # whose points are not runs of their own
+            found.append(Claim("figure2_right", text, verdict, detail))
     tasks = sorted(ends.get("transformer", {}).keys() & ends.get("lstm", {}).keys())
     if tasks:
         sides = [Spread((sum(ends[t][task] for task in tasks) / len(tasks),)) for t in ("transformer", "lstm")]
         verdict, detail = compare(*sides)
+        if all(curve.is_guessing for curve in found_curves if curve.task in tasks):
+            verdict = UNKNOWN
         text = f"at the end the Transformer is above the LSTM (relative performance, {counted(len(tasks), 'task')})"
         found.append(Claim("figure2_right", text, verdict, f"{detail} % of the way from chance to the best"))
     return found

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
+from gpt1_jax.reproduce.cells import Score
 from gpt1_jax.reproduce.config import ReproduceConfig
 from gpt1_jax.reproduce.plan import TRANSFER, TRUNKS
 from gpt1_jax.reproduce.scores import Scores, Spread
@@ -20,6 +22,8 @@ class Curve:
       chance: the score that is 0 in the figure, in percent.
       ceiling: the score that is 1, in percent; None where it is not known.
       points: updates to scores in percent, in order; None for weights whose history is not there.
+      noise: how far from chance a guess may be, in percent: two standard errors of an accuracy on as many examples; 0
+        for other metrics, and where their number is not told.
     """
 
     trunk: str
@@ -28,6 +32,12 @@ class Curve:
     chance: float
     ceiling: float | None
     points: tuple[tuple[int | None, float], ...]
+    noise: float = 0.0
+
+    @property
+    def is_guessing(self) -> bool:
+        """Whether no point can be told from a random guess."""
+        return all(abs(score - self.chance) <= self.noise for _, score in self.points)
 
     def relative(self, score: float) -> float | None:
         """How far a score is from a random guess to the best of single models: 0 to 1, as in the paper's figure."""
@@ -49,13 +59,18 @@ def curves(config: ReproduceConfig, scores: Scores) -> list[Curve]:
     found = []
     for trunk in TRUNKS:
         for task, entry in config.tasks.items():
-            points = tuple((score.step, score.value) for score in scores.curve(trunk, task))
-            if points:
-                chance = scores.plan.chance[task]
-                found.append(
-                    Curve(trunk, task, config.title(task), chance, _ceiling(scores, task, entry.ceiling), points)
-                )
+            asked = scores.curve(trunk, task)
+            if asked:
+                chance, ceiling = scores.plan.chance[task], _ceiling(scores, task, entry.ceiling)
+                points = tuple((score.step, score.value) for score in asked)
+                found.append(Curve(trunk, task, config.title(task), chance, ceiling, points, _noise(asked[-1], chance)))
     return found
+
+
+def _noise(score: Score, chance: float) -> float:
+    if score.metric != "accuracy" or not score.examples:
+        return 0.0
+    return 2 * math.sqrt(chance * (100 - chance) / score.examples)
 
 
 def _ceiling(scores: Scores, task: str, given: float | None) -> float | None:

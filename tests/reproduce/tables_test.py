@@ -163,12 +163,26 @@ def test_claims_turn_with_the_numbers():
     assert details[-1] == "3 of 3 steps go up: 57.5, 61.5, 70.5, 75.5"
 
 
-def test_zero_shot_scores_are_normalised_between_a_random_guess_and_the_best():
-    def curve(trunk: str, values: list[float]) -> Done:
-        cell = Cell(f"zero_shot/{trunk}/own", "zero_shot", None, task="own", variant=trunk)
-        points = tuple(Score("Own", "test", "accuracy", v, step=100 * (i + 1)) for i, v in enumerate(values))
-        return Done(cell, 1.0, points)
+def curve(trunk: str, values: list[float], n_examples: int = 0) -> Done:
+    cell = Cell(f"zero_shot/{trunk}/own", "zero_shot", None, task="own", variant=trunk)
+    points = tuple(Score("Own", "test", "accuracy", v, n_examples, 100 * (i + 1)) for i, v in enumerate(values))
+    return Done(cell, 1.0, points)
 
+
+def test_what_cannot_be_told_from_guessing_shows_nothing():
+    rising = [50.0, 50.0, 51.0, 52.0, 53.0, 54.0]
+    done = [curve("lstm", [50.0, 51.0], 100), *own({"full": [75.0]})]
+
+    def verdicts(n_examples: int) -> list[str]:
+        found = scores([curve("transformer", rising, n_examples), *done])
+        return [claim.verdict for claim in claims(config(parts=["figure2_right"]), found)]
+
+    assert verdicts(600) == [UNKNOWN, UNKNOWN]  # two standard errors are 4.1 points
+    assert verdicts(650) == [ONE_RUN, ONE_RUN]  # 3.9
+    assert verdicts(0) == [ONE_RUN, ONE_RUN]
+
+
+def test_zero_shot_scores_are_normalised_between_a_random_guess_and_the_best():
     done = [curve("transformer", [50.0, 52.0, 55.0, 60.0]), curve("lstm", [50.0, 50.0, 52.0, 55.0])]
     found = scores([*done, *own({"full": [75.0, 90.0, 70.0]})])
     (line, _) = curves(config(), found)
