@@ -115,7 +115,7 @@ def _claims(said: Sequence[Claim]) -> str:
     about = (
         "Computed from the runs: “holds” where the lowest run of the upper side is above the highest of the lower; "
         "“holds by the medians” where single runs overlap. With three seeds on a side, two sides that do not differ "
-        "would seem to hold in one of twenty cases."
+        "would seem to hold in one of twenty cases. What cannot be told from guessing is not known."
     )
     head = ["Where", "What the paper finds", "Here", "Numbers"]
     return page.note(about) + page.table(head, rows, kind="claims", words=(0, 1, 2, 3))
