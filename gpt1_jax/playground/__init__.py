@@ -31,7 +31,7 @@ def run(checkpoints: Sequence[str], *, host: str = HOST, port: int = PORT) -> No
       InputError: a checkpoint cannot be loaded, the port is taken, or Gradio is not installed.
     """
     if importlib.util.find_spec("gradio") is None:  # importing it is for `page`, which first says where its files go
-        raise InputError("the playground needs gradio, which is not installed: pip install -e '.[demo]'")
+        raise InputError("the playground needs gradio, which is not installed: pip install 'gpt1-jax[demo]'")
     from gpt1_jax.playground.models import load
     from gpt1_jax.playground.page import build
     from gpt1_jax.playground.server import address_of, listen, serving, wait
