@@ -1,4 +1,4 @@
-"""What is built for others is complete: without the rest of the repository, and without what only the extras install."""
+"""What is built for others is complete, without the rest of the repository and without what only extras install."""
 
 import os
 import shutil
@@ -47,10 +47,9 @@ for module in pkgutil.walk_packages(gpt1_jax.__path__, "gpt1_jax."):
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the source distribution, and the wheel that is made of it. No residue of other builds gets in."""
     folder = tmp_path_factory.mktemp("built")
-    shutil.copytree(ROOT, folder / "sources", ignore=NOT_SOURCES)
-    subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", f"--outdir={folder}", folder / "sources"], check=True
-    )
+    sources = shutil.copytree(ROOT, folder / "sources", ignore=NOT_SOURCES)
+    build = [sys.executable, "-m", "build", "--no-isolation", f"--outdir={folder}", sources]  # fetches nothing
+    subprocess.run(build, check=True)
     return folder
 
 
