@@ -73,4 +73,4 @@ def test_trains_predicts_and_generates(built, corpus, tmp_path):
     path = os.pathsep.join([str(installed), str(Path(__file__).parent)])
     environment = os.environ | {"PYTHONPATH": path, "XLA_FLAGS": xla_flags.quick()}
     command = [sys.executable, "-c", CODE, installed, corpus]
-    subprocess.run(command, check=True, timeout=300, env=environment, cwd=tmp_path)
+    subprocess.run(command, check=True, timeout=900, env=environment, cwd=tmp_path)
