@@ -22,7 +22,8 @@ from gpt1_jax.errors import InputError
 from gpt1_jax.flops import train_flops_per_token
 from gpt1_jax.interop.huggingface import save_huggingface
 from gpt1_jax.interop.openai_folder import save_openai
-from gpt1_jax.model import GPT1, GPT1Config, count_parameters, param_shapes
+from gpt1_jax.losses import task_outputs
+from gpt1_jax.model import GPT1, GPT1Config, ReadOut, count_parameters, param_shapes
 from gpt1_jax.optim import OptimizerConfig, decays, make_optimizer, make_schedule
 from gpt1_jax.sampling import generate_tokens
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh
@@ -71,6 +72,31 @@ def test_the_equations():
     np.testing.assert_allclose(forward()(PARAMS, TOKENS), expected, rtol=0, atol=2e-5)
     logits = MODEL.apply({"params": PARAMS}, TOKENS)
     np.testing.assert_allclose(logits, expected @ PARAMS["tokens_embed"]["embedding"][:50].T, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["classification", "entailment", "similarity", "multiple_choice"])
+def test_every_kind_of_task_reads_it_at_the_extract_token(kind):
+    model = GPT1(dataclasses.replace(CONFIG, n_special=3), ReadOut(kind, ("A", "B", "C")))
+    params, n_streams = random_params(model), model.readout.n_streams
+    tokens = np.random.default_rng(0).integers(0, 50, (2, n_streams, 12), np.int32)
+    tokens[0, :, 7] = tokens[1, :, 11] = model.config.extract_id  # what comes after is padding
+    outputs = jax.jit(functools.partial(task_outputs, model))(
+        params,
+        {
+            "tokens": tokens,
+            "mask": np.ones(tokens.shape, np.float32),
+            "stream_mask": np.ones((2, n_streams), bool),
+            "label": np.zeros(2, np.int32),
+            "weight": np.ones(2, np.float32),
+        },
+    )
+    hidden = in_numpy(params, tokens.reshape(-1, 12)).reshape(2, n_streams, 12, -1)
+    read = np.stack([hidden[0, :, 7], hidden[1, :, 11]])
+    if kind == "similarity":
+        read = read.sum(axis=1, keepdims=True)
+    expected = read @ params["clf"]["kernel"] + params["clf"].get("bias", 0)
+    expected = expected[:, :, 0] if kind == "multiple_choice" else expected[:, 0]
+    np.testing.assert_allclose(outputs["logits"], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_no_output_depends_on_a_later_token_and_all_later_ones_do():
