@@ -16,7 +16,7 @@ own              The same for your own files, described as for configs/finetune.
         --config.tasks.own.task.fields.text=review --config.tasks.own.task.label=sentiment \
         --config.pretrain.source='text:books/**/*.txt' --workdir=W
 
-quickstart       Some 40 minutes on two CPU cores: a Transformer of 4 layers of 128 and an LSTM of 192 units, on IMDB
+quickstart       Some 45 minutes on two CPU cores: a Transformer of 4 layers of 128 and an LSTM of 192 units, on IMDB
                  reviews and Rotten Tomatoes sentences, which are fetched (13 MB). Only sentiment carries a claim.
 
     python launch/reproduce.py --config=configs/reproduce.py:quickstart --workdir=W
@@ -89,7 +89,7 @@ def entry_with(entry: TaskEntry, task: TaskConfig) -> TaskEntry:
 
 
 def quickstart(config: ConfigDict) -> None:
-    """A laptop's CPU and some 40 minutes."""
+    """A laptop's CPU and some 45 minutes."""
     config.example_data = "reviews"
     model, pretrain, finetune = config.pretrain.model, config.pretrain, config.finetune
     model.vocab_size = 4_096

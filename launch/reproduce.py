@@ -1,7 +1,7 @@
 r"""Reproduces the paper's tables 2 to 5 and figure 2 on the data there are, as a page with plots.
 
     python launch/reproduce.py --config=configs/reproduce.py:quickstart --workdir=W
-                                                         # some 40 minutes on two cores
+                                                         # some 45 minutes on two cores
 
     python launch/reproduce.py --config=configs/reproduce.py --config.data=FOLDER \
         --pretrained=finetune-transformer-lm/model --config.parts=tables --workdir=W
