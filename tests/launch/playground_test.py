@@ -54,7 +54,7 @@ def test_it_serves_until_it_is_told_to_end(pretrained, tmp_path, signum, status)
 
 def test_without_gradio_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
-    with pytest.raises(InputError, match=r"pip install -e '\.\[demo\]'"):
+    with pytest.raises(InputError, match=r"pip install 'gpt1-jax\[demo\]'"):
         playground.run(["anything"])
 
 
