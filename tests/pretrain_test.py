@@ -1,25 +1,20 @@
 """Pre-training from Python and from the command line: results, exact resume, kills, bad input."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-import xla_flags
+from programs import ENVIRONMENT, ROOT
 
 from gpt1_jax import InputError, load_pretrained, pretrain
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.metrics import read_metrics
 from gpt1_jax.train import Diverged
-
-ROOT = Path(__file__).parent.parent
-ONE_DEVICE = os.environ | {"XLA_FLAGS": xla_flags.quick(), "JAX_PLATFORMS": "cpu"}
 
 
 @pytest.fixture
@@ -63,7 +58,7 @@ def test_a_finished_run_is_left_as_it_is(config, pretrained, caplog):
 def test_one_device_and_eight_give_the_same_losses(config, corpus, pretrained, tmp_path):
     code = "import json, sys; from gpt1_jax import pretrain; pretrain.run(json.loads(sys.argv[1]), sys.argv[2])"
     command = [sys.executable, "-c", code, json.dumps(config()), str(tmp_path / "one")]
-    subprocess.run(command, check=True, env=ONE_DEVICE, capture_output=True, timeout=300)
+    subprocess.run(command, check=True, env=ENVIRONMENT, capture_output=True, timeout=300)
     one, eight = losses(tmp_path / "one"), losses(pretrained)
     np.testing.assert_allclose(list(one.values()), list(eight.values()), rtol=1e-5)
 
@@ -84,7 +79,7 @@ def launch(config, workdir):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=ONE_DEVICE,
+        env=ENVIRONMENT,
     )
 
 

@@ -138,7 +138,7 @@ def test_killed_process_is_gone_on_with(prepared, texts, tokenizer, tmp_path):
 import json, pathlib, time
 from gpt1_jax import tokenizers
 from gpt1_jax.data.prepare import prepare_shards
-from gpt1_jax.data.split import Split, document_key
+from gpt1_jax.data.split import Split
 from gpt1_jax.data import shards
 
 here = pathlib.Path(__file__).parent

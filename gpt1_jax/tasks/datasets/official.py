@@ -30,12 +30,12 @@ class Layout:
 
     Attributes:
       name: how messages and the log call it.
-      files: split to its files, all of which are needed (folders where the reader takes such); `*` in a name stands for
-        what differs between copies.
+      files: split to its files, all of which are needed; `*` in a name stands for what differs between copies.
       extra: further split to the names that its one file may have; it need not be there.
       fields: see `TaskSpec`.
       label: the label's column.
       folders: where in the folder given the files may be, beside the folder itself.
+      of_folders: `files` are folders, whose files the reader finds.
       options: for the reader of every split.
       split_options: for the reader of one split, instead of `options`.
       unlabelled: splits without labels.
@@ -51,6 +51,7 @@ class Layout:
     fields: Mapping[str, str | tuple[str, ...]]
     label: str
     folders: tuple[str, ...] = ()
+    of_folders: bool = False
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     split_options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     unlabelled: tuple[str, ...] = ()
@@ -172,11 +173,15 @@ def _missing_files(data_set: DataSet, folder: Path, ways: str) -> InputError:
     )
 
 
+def _matches(layout: Layout, place: Path, name: str) -> list[Path]:
+    return [path for path in sorted(place.glob(name)) if path.is_dir() == layout.of_folders]
+
+
 def _find(layout: Layout, place: Path) -> dict[str, tuple[str, ...]]:
     """The splits all of whose files are in a folder."""
     found = {}
     for split, names in layout.files.items():
-        files = [sorted(place.glob(name)) for name in names]
+        files = [_matches(layout, place, name) for name in names]
         for several in files:
             if len(several) > 1:
                 raise InputError(f"{', '.join(map(str, several))}: one of them is meant; move the others elsewhere")
@@ -188,7 +193,7 @@ def _find(layout: Layout, place: Path) -> dict[str, tuple[str, ...]]:
 def _log_splits(name: str, layout: Layout, place: Path, found: Mapping[str, tuple[str, ...]]) -> None:
     """Says which splits of a data set there are, and of the others which files are not."""
     absent = {
-        split: ", ".join(file for file in files if not any(place.glob(file)))
+        split: ", ".join(file for file in files if not _matches(layout, place, file))
         for split, files in layout.files.items()
         if split not in found
     }

@@ -41,6 +41,7 @@ def _race(name: str, schools: tuple[str, ...], accuracy: float) -> DataSet:
             fields={"context": "article", "question": "question", "answers": "options"},
             label="answer",
             folders=folders,
+            of_folders=True,
             ids=dict.fromkeys(_SPLITS, "id"),
             reader=reader,
         )

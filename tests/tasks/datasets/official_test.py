@@ -36,8 +36,10 @@ def test_a_split_without_all_of_its_files_is_left_out(tmp_path, official, folder
     rows = ("t", "y"), ("a", 0), ("b", 1)
     official.write_tsv(tmp_path / folder / "a.tsv", *rows)
     official.write_tsv(tmp_path / folder / "b.tsv", *rows)
+    (tmp_path / folder / "c.tsv").mkdir()  # which is no file
     with caplog.at_level("INFO", logger="absl"):
         assert from_data_set(MINE, str(tmp_path)).splits == ("train",)
+    (tmp_path / folder / "c.tsv").rmdir()
     assert f"task mine: the first files in {tmp_path / folder}, splits train; absent: validation (c.tsv)" in caplog.text
     official.write_tsv(tmp_path / folder / "c.tsv", *rows)
     examples = load_examples(from_data_set(MINE, str(tmp_path)))
