@@ -71,6 +71,7 @@ class DataSet:
       layouts: forms of the official files; the one that has most splits is taken, the first of several.
       tfds: what TensorFlow Datasets has: `files` are NAME[/CONFIG]/SPLIT. Of several the first one that is prepared is
         taken, or else the first; none: it has to be a folder.
+      instead: the end of the message about a split of which some files are not there: what else one may do.
     """
 
     name: str
@@ -85,6 +86,7 @@ class DataSet:
     sizes: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
     submission: Submission | None = None
     paper: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    instead: str = ""
 
 
 def make_spec(data_set: DataSet, data: str) -> TaskSpec:
@@ -128,6 +130,8 @@ def _from_folder(data_set: DataSet, data: str) -> tuple[Layout, dict[str, Source
         for place in (folder, *(folder / name for name in layout.folders))
     ]
     layout, place, found = max(candidates, key=lambda candidate: len(candidate[2]))
+    for one, where in [(layout, place)] if found else [candidate[:2] for candidate in candidates]:
+        _check_halves(data_set, one, where)
     if not found:
         raise _missing_files(data_set, folder, ways)
     for split, names in layout.extra.items():
@@ -188,6 +192,19 @@ def _find(layout: Layout, place: Path) -> dict[str, tuple[str, ...]]:
         if all(files):
             found[split] = tuple(str(path) for (path,) in files)
     return found
+
+
+def _check_halves(data_set: DataSet, layout: Layout, place: Path) -> None:
+    """Refuses a split of which some files are in a folder and others are not."""
+    for split, names in layout.files.items():
+        there = [name for name in names if _matches(layout, place, name)]
+        absent = [name for name in names if name not in there]
+        if there and absent:
+            raise InputError(
+                f"{place / absent[0]}: no such {'folder' if layout.of_folders else 'file'}, though {place / there[0]} "
+                f"is there; the {split} split of {data_set.name} is both: add the one, or move the other away to go "
+                f"without this split{data_set.instead}"
+            )
 
 
 def _log_splits(name: str, layout: Layout, place: Path, found: Mapping[str, tuple[str, ...]]) -> None:

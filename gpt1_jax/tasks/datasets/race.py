@@ -55,6 +55,7 @@ def _race(name: str, schools: tuple[str, ...], accuracy: float) -> DataSet:
         tfds=(layout("TFDS race", "race/{school}/{split}", "race_tfds"),),
         sizes={"RACE": {split: sum(_SIZES[school][split] for school in schools) for split in _SPLITS}},
         paper={"test": {"accuracy": accuracy}},
+        instead=", or say task.name=race_middle or race_high for one school alone",
     )
 
 

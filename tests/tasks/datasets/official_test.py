@@ -32,16 +32,24 @@ MINE = DataSet(
 
 
 @pytest.mark.parametrize("folder", ["", "sub", "sub/sub"])
-def test_a_split_without_all_of_its_files_is_left_out(tmp_path, official, folder, caplog):
+def test_a_split_of_two_files_has_both_or_is_left_out(tmp_path, official, folder, caplog):
     rows = ("t", "y"), ("a", 0), ("b", 1)
     official.write_tsv(tmp_path / folder / "a.tsv", *rows)
-    official.write_tsv(tmp_path / folder / "b.tsv", *rows)
-    (tmp_path / folder / "c.tsv").mkdir()  # which is no file
     with caplog.at_level("INFO", logger="absl"):
         assert from_data_set(MINE, str(tmp_path)).splits == ("train",)
-    (tmp_path / folder / "c.tsv").rmdir()
-    assert f"task mine: the first files in {tmp_path / folder}, splits train; absent: validation (c.tsv)" in caplog.text
-    official.write_tsv(tmp_path / folder / "c.tsv", *rows)
+    where = tmp_path / folder
+    assert f"task mine: the first files in {where}, splits train; absent: validation (b.tsv, c.tsv)" in caplog.text
+    official.write_tsv(where / "b.tsv", *rows)
+    (where / "c.tsv").mkdir()  # which is no file
+    refused = rf"{where}/c\.tsv: no such file, though {where}/b\.tsv is there; the validation split of mine is both"
+    with pytest.raises(InputError, match=refused):
+        from_data_set(MINE, str(tmp_path))
+    (where / "a.tsv").rename(where / "a")  # nor are there other splits
+    with pytest.raises(InputError, match=refused):
+        from_data_set(MINE, str(tmp_path))
+    (where / "a").rename(where / "a.tsv")
+    (where / "c.tsv").rmdir()
+    official.write_tsv(where / "c.tsv", *rows)
     examples = load_examples(from_data_set(MINE, str(tmp_path)))
     assert [example.id for example in examples["validation"]] == ["b.tsv:2", "b.tsv:3", "c.tsv:2", "c.tsv:3"]
 
