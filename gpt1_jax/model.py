@@ -12,6 +12,7 @@ Shapes: B batch, C streams of one example, L length, D n_embd, V vocabulary, R t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -227,8 +228,11 @@ class GPT1(nn.Module):
         return nn.unbox(super().init(rngs, *args, **kwargs))
 
     def init_partitioned(self, key: Array) -> Any:
-        """The parameters in Flax's partitioning boxes, which carry the logical axis names."""
-        return super().init(key, jnp.zeros((1, 1), jnp.int32))["params"]
+        """The parameters in Flax's partitioning boxes, which carry the logical axis names.
+
+        Traced once per model and process, since a run asks several times, and each time would trace all blocks.
+        """
+        return _init_partitioned(self, key)
 
     @nn.nowrap  # no level of its own among the names of the compiled program
     def _trunk(self, x_BxLxD: Float[Array, "B L D"], context: Context) -> Float[Array, "B L D"]:
@@ -287,6 +291,11 @@ class GPT1(nn.Module):
         if not self.config.softmax_over_positions:
             return table
         return jnp.concatenate([table[: self.config.n_rows], position_table.astype(table.dtype)])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _init_partitioned(model: GPT1, key: Array) -> Any:
+    return nn.Module.init(model, key, jnp.zeros((1, 1), jnp.int32))["params"]
 
 
 class Embedding(nn.Module):

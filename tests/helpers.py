@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from gpt1_jax.data.encode import EncodedSplit
-from gpt1_jax.model import GPT1
+from gpt1_jax.model import GPT1, param_shapes
 
 
 def random_params(model: GPT1, *, scale: float = 0.3, seed: int = 1) -> dict[str, Any]:
     """Large random numbers everywhere, so that nothing is too small to matter; the rows that pad the table are 0."""
     rng = np.random.default_rng(seed)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
+    shapes = param_shapes(model.config, model.readout)
     params = jax.tree.map(lambda x: scale * rng.normal(size=x.shape).astype(np.float32), shapes)
     params["tokens_embed"]["embedding"][model.config.n_rows :] = 0
     return params
