@@ -133,4 +133,6 @@ def dropout_site(
         return None
     if module.has_variable(MASKS, name):
         return Dropout(rate, mask=module.get_variable(MASKS, name))
-    return Dropout(rate, key_words=jax.random.bits(module.make_rng("dropout"), (2,), jnp.uint32), rows=rows)
+    # The key of the site is as random as bits drawn from it would be, and each drawing is hundreds of instructions.
+    key_words = jax.random.key_data(module.make_rng("dropout"))[:2]
+    return Dropout(rate, key_words=key_words, rows=rows)

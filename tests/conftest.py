@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import gc
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ import pytest
 from absl import logging
 
 xla_flags.share_compiled()
+# A tenth of the time goes into looking for cycles among the millions of objects that traced programs are made of.
+gc.disable()
 
 
 @pytest.fixture(autouse=True)
@@ -28,24 +31,31 @@ def _absl_to_caplog(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 DRAWS = ("gpt1_jax.pretrain.try_run_plots", "gpt1_jax.finetune.try_run_plots", "gpt1_jax.repeats.try_run_plots")
+FIGURES = ("gpt1_jax.tasks.report.confusion_figure", "gpt1_jax.tasks.report.reliability_figure")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_drawing() -> Iterator[None]:
-    """A run of seconds would draw for another one; `drawing` is for tests that look at it."""
+    """A run of seconds would draw for others: it draws nothing, and reports have blank pictures; see `drawing`."""
+    from gpt1_jax.plots.style import new_figure
+
     with pytest.MonkeyPatch.context() as patch:
         for name in DRAWS:
             patch.setattr(name, lambda workdir: None)
+        for name in FIGURES:
+            patch.setattr(name, lambda report, split: new_figure(0.1, 0.1))
         yield
 
 
 @pytest.fixture
 def drawing(_no_drawing: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs draw at their ends, as they do outside of tests."""
-    from gpt1_jax.plots.workdir import try_run_plots
+    """For tests that look at what runs and reports draw: they do, as outside of tests."""
+    from gpt1_jax.plots import classes, workdir
 
     for name in DRAWS:
-        monkeypatch.setattr(name, try_run_plots)
+        monkeypatch.setattr(name, workdir.try_run_plots)
+    for name in FIGURES:
+        monkeypatch.setattr(name, getattr(classes, name.rpartition(".")[2]))
 
 
 @pytest.fixture(scope="session")

@@ -196,7 +196,13 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize(("job", "layout"), LAYOUTS.values(), ids=LAYOUTS)
+SLOW = "data, optimizer over it, micro-batches"
+
+
+@pytest.mark.parametrize(
+    ("job", "layout"),
+    [pytest.param(*case, id=name, marks=pytest.mark.slow if name == SLOW else ()) for name, case in LAYOUTS.items()],
+)
 def test_the_same_run_on_every_mesh(job, layout, capfd):
     """Dropout included. What is shared out is brought together once, and not in every step of the scan."""
     job = job.changed(**LSTM)

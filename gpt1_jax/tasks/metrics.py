@@ -222,10 +222,11 @@ def per_class(labels: np.ndarray, probabilities: np.ndarray, names: Sequence[str
     labels, probabilities = check_predictions(labels, probabilities)
     if len(names) != probabilities.shape[1]:
         raise InputError(f"names: {len(names)} given for {probabilities.shape[1]} classes")
-    columns = precision_recall_fscore_support(
+    *scores, counts = precision_recall_fscore_support(
         labels, probabilities.argmax(axis=1), labels=range(len(names)), average=None, zero_division=0.0
     )
-    rows = zip(*(column.tolist() for column in columns), strict=True)
+    # The counts are floats where no answer is right.
+    rows = zip(*(column.tolist() for column in (*scores, counts.astype(int))), strict=True)
     keys = ("precision", "recall", "f1", "support")
     return {name: dict(zip(keys, row, strict=True)) for name, row in zip(names, rows, strict=True)}
 

@@ -47,6 +47,7 @@ def everything():
         return measured(patch, parts=QUICK, peers=("naive",))
 
 
+@pytest.mark.slow  # CI runs it
 def test_all_parts_give_figures(everything):
     _, cases = everything
     record = figures.record(cases, command="python launch/benchmark.py", config={}, interrupted=False)
@@ -64,6 +65,7 @@ def test_all_parts_give_figures(everything):
     assert record["versions"]["jax"]
 
 
+@pytest.mark.slow  # CI runs it
 def test_flops_and_ratios_are_of_the_same_work(everything):
     chosen, cases = everything
     [ours, other, product] = figures.figures(next(case for case in cases if case.part == "pretrain"))
@@ -82,6 +84,7 @@ def test_flops_and_ratios_are_of_the_same_work(everything):
     assert padded.ahead.median == pytest.approx(times)
 
 
+@pytest.mark.slow  # CI runs it
 def test_a_table_and_a_drawing(everything, tmp_path):
     _, cases = everything
     record = figures.record(cases, command="python launch/benchmark.py --x", config={}, interrupted=False)

@@ -12,6 +12,7 @@ from programs import ENVIRONMENT, ROOT, launch
 from gpt1_jax import cli
 
 
+@pytest.mark.slow  # documented_commands_test runs them all in one process; CI runs this too
 def test_finetune_evaluate_and_generate(corpus, pretrained, tmp_path):
     finetuned = launch(
         "finetune",

@@ -52,6 +52,16 @@ def test_tables():
     ]
 
 
+def test_tables_of_a_model_that_is_never_right():
+    report = class_report(np.array([0, 0, 1]), np.eye(2)[[1, 1, 0]], ["bad", "good"])
+    assert per_class_table(report).splitlines()[1:] == [
+        "bad      0.0000  0.0000  0.0000        2",
+        "good     0.0000  0.0000  0.0000        1",
+        "mean     0.0000  0.0000  0.0000        3",
+    ]
+    assert json.loads(json.dumps(report)) == report
+
+
 def test_many_or_long_names_become_numbers_in_the_head():
     names = [f"a rather long label name\nnumber {i}" for i in range(20)]
     report = random_report(names)
@@ -71,7 +81,7 @@ def test_many_or_long_names_become_numbers_in_the_head():
         [f"topic {i}" for i in range(20)],
     ],
 )
-def test_pictures(names, tmp_path):
+def test_pictures(names, drawing, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a layout that does not fit is one
         write_report(tmp_path / "new", "test", report := random_report(names))
@@ -86,7 +96,7 @@ def test_pictures(names, tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_class_without_examples_and_equal_pictures_of_equal_reports(tmp_path):
+def test_a_class_without_examples_and_equal_pictures_of_equal_reports(drawing, tmp_path):
     report = class_report(np.array([0, 0]), np.array([[1.0, 0, 0], [0, 0, 1.0]]), ["a", "b", "c"])
     for name in ("first", "second"):
         write_report(tmp_path / name, "test", report)

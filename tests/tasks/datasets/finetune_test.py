@@ -43,7 +43,7 @@ SPLITS = {
 }
 """Data set -> split -> whether it has metrics."""
 
-QUICK = ("mnli", "race_middle")
+QUICK = ("mnli",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in SPLITS])
