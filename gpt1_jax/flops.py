@@ -47,7 +47,7 @@ def train_flops_per_token(
 def device_peak_flops() -> tuple[float, str]:
     """FLOP/s of one device and where the figure comes from: "data sheet" or "measured".
 
-    A device that is not in the table is measured with a float32 matrix product (about half a second). The CPU's
+    A device that is not in the table is measured with a float32 matrix product (a fraction of a second). The CPU's
     devices, simulated ones too, share its cores.
     """
     device = jax.local_devices()[0]
@@ -57,7 +57,7 @@ def device_peak_flops() -> tuple[float, str]:
     return measured_matmul_flops() / (jax.local_device_count() if device.platform == "cpu" else 1), "measured"
 
 
-def measured_matmul_flops(n: int = 1536, repeats: int = 5) -> float:
+def measured_matmul_flops(n: int = 1024, repeats: int = 5) -> float:
     """FLOP/s of the best of a few n x n float32 matrix products on the first device."""
     x = jnp.ones((n, n), jnp.float32)
     product = jax.jit(lambda a: a @ a)

@@ -3,7 +3,8 @@
     i_t, f_t, o_t = sigmoid(W x_t + U h_t-1 + b),  g_t = tanh(W x_t + U h_t-1 + b), each with W, U and b of its own
     c_t = f_t c_t-1 + i_t g_t;   h_t = o_t tanh(c_t);   out_t = P dropout(h_t) + b_P
 
-The cell is Flax's. What the paper leaves open (table 5 has the scores and nothing else) is settled so:
+The parameters are those of Flax's cell; its steps are computed here, see `recurrence`. What the paper leaves open
+(table 5 has the scores and nothing else) is settled so:
 
 - x_t is what the first block would read: the embeddings of the token and of its position, with their dropout.
 - The tied head wants n_embd numbers, so that the units are projected by P.
@@ -14,12 +15,11 @@ The cell is Flax's. What the paper leaves open (table 5 has the scores and nothi
   enough for W x to have variance one. U is orthogonal and b zero, as in Flax; P has LeCun's 1 / sqrt(lstm_units), which
   with 2048 units is the paper's 0.02.
 
-Shapes: B batch, L length, D n_embd, U lstm_units.
+Shapes: B batch, L length, D n_embd, U lstm_units, G 4 lstm_units.
 """
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import flax.linen as nn
@@ -31,10 +31,14 @@ from jaxtyping import Bool, Float, Float32
 from gpt1_jax.block import INIT_STD, Context, linear
 from gpt1_jax.dropout import dropout_site
 from gpt1_jax.model_config import GPT1Config
+from gpt1_jax.precision import matmul_precision
 from gpt1_jax.sharding import constrain
 
 State = tuple[Float32[Array, "B U"], Float32[Array, "B U"]]
 """c and h, float32 [B, U] each: what of all tokens so far the next step knows."""
+
+_GATES = "ifgo"
+"""In the order in which they lie on the axis G."""
 
 
 def zero_state(config: GPT1Config, batch_size: int) -> State:
@@ -82,24 +86,95 @@ class LSTM(nn.Module):
     ) -> tuple[Float[Array, "B L U"], State]:
         """Every h_t, [B, L, U], and the last state."""
         dtype = jnp.dtype(self.config.dtype)
-        cell = _make_cell(self.config, parent=None)
         params = jax.tree.map(lambda x: _whole(x, dtype), nn.unbox(self.cell.variables["params"]))
 
-        def step(state: State, inputs: tuple[Array, Array | None]) -> tuple[State, Array]:
-            x, real = inputs
-            applied: Any = cell.apply({"params": params}, state, x)
-            new, h = applied
-            if real is not None:
-                new = jax.tree.map(lambda after, before: jnp.where(real[:, None], after, before), new, state)
-            return new, h.astype(dtype)
+        def gates(name: str, leaf: str) -> Array:
+            return jnp.concatenate([params[name + gate][leaf] for gate in _GATES], axis=-1)
 
-        xs = (x_BxLxD.swapaxes(0, 1), None if real_BxL is None else real_BxL.T)
-        # Flax's cell has no argument for it, see `precision.matmul_precision`.
-        exact = jax.default_matmul_precision("highest") if dtype == jnp.float32 else contextlib.nullcontext()
-        with exact:
-            c, h = (constrain(x, "batch", None) for x in state)
-            state, units = jax.lax.scan(step, (c, h), xs)
-        return constrain(units.swapaxes(0, 1), "batch", None, None), state
+        z_LxBxG = jnp.einsum("bld,dg->lbg", x_BxLxD, gates("i", "kernel"), precision=matmul_precision(dtype))
+        z_LxBxG = z_LxBxG.astype(jnp.float32) + gates("h", "bias")
+        c, h = (constrain(x, "batch", None) for x in state)
+        real_LxB = None if real_BxL is None else real_BxL.T
+        units, state = recurrence(constrain(z_LxBxG, None, "batch", None), gates("h", "kernel"), (c, h), real_LxB)
+        return constrain(units.swapaxes(0, 1).astype(dtype), "batch", None, None), state
+
+
+@jax.custom_vjp
+def recurrence(
+    z: Float32[Array, "L B G"], kernel: Float[Array, "U G"], state: State, real: Bool[Array, "L B"] | None
+) -> tuple[Float32[Array, "L B U"], State]:
+    """h_t of every step, and the last state.
+
+    A scan of the plain cell adds to the gradient of the recurrent matrix, U x 4U, in every step of its backward pass;
+    here that gradient is one product over all steps.
+
+    Args:
+      z: float32 [L, B, 4U], W x_t + b of the four gates.
+      kernel: [U, 4U], the recurrent matrix, in the dtype of the products.
+      state: before the first step.
+      real: bool [L, B], steps that count; None: all.
+    """
+    state, units = jax.lax.scan(lambda state, inputs: _step(state, *inputs, kernel)[::2], state, (z, real))
+    return units, state
+
+
+def _forward(z: Array, kernel: Array, state: State, real: Array | None) -> tuple[tuple[Array, State], Any]:
+    def step(state: State, inputs: tuple[Array, Array | None]) -> tuple[State, Any]:
+        new, gates, h = _step(state, *inputs, kernel)
+        return new, (gates, state, h)
+
+    last, (gates, before, units) = jax.lax.scan(step, state, (z, real))
+    return (units, last), (gates, before, kernel, real)
+
+
+def _backward(kept: Any, cotangents: tuple[Array, State]) -> tuple[Array, Array, State, None]:
+    gates, before, kernel, real = kept
+    d_units, d_last = cotangents
+
+    def step(d_state: State, inputs: Any) -> tuple[State, Array]:
+        gates, state, real, d_h = inputs
+        _, pull = jax.vjp(lambda gates, state: _gated(gates, state, real), gates, state)
+        d_gates, (d_c, d_h) = pull((d_state[0], d_state[1] + d_h))
+        return (d_c, d_h + _product(d_gates, kernel.T)), d_gates
+
+    d_state, d_z = jax.lax.scan(step, d_last, (gates, before, real, d_units), reverse=True)
+    d_kernel = jnp.einsum(
+        "lbu,lbg->ug",
+        *(x.astype(kernel.dtype) for x in (before[1], d_z)),
+        precision=matmul_precision(kernel.dtype),
+        preferred_element_type=jnp.float32,
+    )
+    return d_z, d_kernel.astype(kernel.dtype), d_state, None
+
+
+recurrence.defvjp(_forward, _backward)
+
+
+def _step(state: State, z: Array, real: Array | None, kernel: Array) -> tuple[State, Array, Array]:
+    """The next state, the gates before their functions, and h_t."""
+    gates = z + _product(state[1], kernel)
+    new = _gated(gates, state, real)
+    return new, gates, new[1]
+
+
+def _gated(gates: Float32[Array, "B G"], state: State, real: Bool[Array, " B"] | None) -> State:
+    """The next state from the sums of the four gates."""
+    i, f, g, o = jnp.split(gates, len(_GATES), axis=-1)
+    c = jax.nn.sigmoid(f) * state[0] + jax.nn.sigmoid(i) * jnp.tanh(g)
+    new = c, jax.nn.sigmoid(o) * jnp.tanh(c)
+    if real is None:
+        return new
+    return jax.tree.map(lambda after, before: jnp.where(real[:, None], after, before), new, state)
+
+
+def _product(x: Array, kernel: Array) -> Array:
+    """A product in the dtype of the matrix, summed in float32."""
+    return jnp.matmul(
+        x.astype(kernel.dtype),
+        kernel,
+        precision=matmul_precision(kernel.dtype),
+        preferred_element_type=jnp.float32,
+    )
 
 
 def _make_cell(config: GPT1Config, **kwargs: Any) -> nn.OptimizedLSTMCell:
@@ -116,10 +191,5 @@ def _make_cell(config: GPT1Config, **kwargs: Any) -> nn.OptimizedLSTMCell:
 
 
 def _whole(x: Array, dtype: jnp.dtype) -> Array:
-    """A parameter as all steps take it: brought together once, not in each of them.
-
-    Float32 again after it has travelled in the dtype of the computation, in which the cell multiplies: so its gradient
-    is a float32 sum over the steps.
-    """
-    travels = x.astype(dtype) if x.ndim > 1 else x
-    return constrain(travels, *[None] * x.ndim).astype(jnp.float32)
+    """A parameter as all steps take it, brought together before the first of them."""
+    return constrain(x.astype(dtype) if x.ndim > 1 else x, *[None] * x.ndim)

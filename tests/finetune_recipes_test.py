@@ -70,6 +70,7 @@ def test_from_scratch_is_one_switch_away(settings, pretrained, tmp_path):
         assert abs(np.corrcoef(ours.ravel(), theirs.ravel())[0, 1]) < 0.1
 
 
+@pytest.mark.slow  # optim_test and losses_test have its parts
 def test_lambda_falls_as_scheduled_and_costs_nothing_where_it_is_zero(settings, pretrained, tmp_path):
     config = settings(lm_coef_schedule="step", lm_coef_drop=0.25)
     finetune.run(config, tmp_path / "step", pretrained)
@@ -83,6 +84,7 @@ def test_lambda_falls_as_scheduled_and_costs_nothing_where_it_is_zero(settings, 
     assert curve(tmp_path / "zero", "task_loss")[0] == pytest.approx(curve(tmp_path / "step", "task_loss")[0], rel=1e-6)
 
 
+@pytest.mark.slow  # frozen_test has its parts
 def test_a_frozen_trunk_keeps_every_bit(settings, pretrained, tmp_path):
     result = finetune.run(settings(freeze="trunk", lm_coef=0.0), tmp_path / "run", pretrained)
     base, source, _ = load_pretrained(pretrained)

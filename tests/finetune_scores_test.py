@@ -134,6 +134,7 @@ def test_a_score_read_out_is_saved_and_loaded(finetuned, tmp_path):
         save_pretrained(tmp_path / "theirs", model, params, tokenizer, format="huggingface")
 
 
+@pytest.mark.slow
 def test_squared_error_goes_the_same_way(settings, pretrained, tmp_path):
     task = {**settings["task"], "score_loss": "squared", "score_points": None, "test": [], "unlabelled": []}
     result = finetune.run({**settings, "task": task, "epochs": 1, "predict_train": True}, tmp_path / "run", pretrained)

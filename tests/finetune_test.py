@@ -164,6 +164,7 @@ def test_overfits_sixteen_sentences(settings, corpus, tmp_path, pretrained):
     assert result.metrics["validation"]["accuracy"] == 1.0
 
 
+@pytest.mark.slow  # finetune_recipes_test has one
 def test_from_scratch_needs_a_tokenizer_and_takes_any_size(settings, pretrained, tmp_path):
     with pytest.raises(InputError, match=r"config\.tokenizer"):
         finetune.run(settings(), tmp_path / "none")

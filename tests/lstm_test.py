@@ -13,10 +13,11 @@ from flax.traverse_util import flatten_dict
 from helpers import random_params
 from jobs import LM, N_ROWS, TASK, Layout, compiled, max_difference, on_one_device, train
 
-from gpt1_jax import introspection
+from gpt1_jax import introspection, lstm
 from gpt1_jax.aot import hlo
 from gpt1_jax.aot.collectives import find_collectives
 from gpt1_jax.benchmark.settings import Settings, configs
+from gpt1_jax.block import Context
 from gpt1_jax.caches import LSTMCache, empty_cache
 from gpt1_jax.errors import InputError
 from gpt1_jax.flops import train_flops_per_token
@@ -72,6 +73,40 @@ def test_the_equations():
     np.testing.assert_allclose(forward()(PARAMS, TOKENS), expected, rtol=0, atol=2e-5)
     logits = MODEL.apply({"params": PARAMS}, TOKENS)
     np.testing.assert_allclose(logits, expected @ PARAMS["tokens_embed"]["embedding"][:50].T, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_values_and_gradients_are_those_of_flaxs_cell(padded):
+    """By its parameters, its input and the state before; with padding in the middle, too."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(3, 12, 16)).astype(np.float32)
+    state = tuple(rng.normal(size=(3, 24)).astype(np.float32) for _ in range(2))
+    real = rng.random((3, 12)) < 0.7 if padded else None
+    weights = rng.normal(size=(3, 12, 16)).astype(np.float32)
+    context = Context(rows=np.arange(3), kv_mask=real, start=None, deterministic=True)
+
+    def ours(params: Any, x: jax.Array, state: Any) -> jax.Array:
+        out, last = lstm.LSTM(CONFIG).apply({"params": params}, x, context, state)
+        return (out * weights).sum() + last[0].sum() - 2 * last[1].sum(), out
+
+    def flaxs(params: Any, x: jax.Array, state: Any) -> jax.Array:
+        units = []
+        for t in range(x.shape[1]):
+            new, h = nn.OptimizedLSTMCell(24).apply({"params": params["cell"]}, state, x[:, t])
+            if real is not None:
+                new = jax.tree.map(lambda after, before, t=t: jnp.where(real[:, t, None], after, before), new, state)
+                h = new[1]
+            state = new
+            units.append(h)
+        out = jnp.stack(units, 1) @ params["c_proj"]["kernel"] + params["c_proj"]["bias"]
+        return (out * weights).sum() + state[0].sum() - 2 * state[1].sum(), out
+
+    with jax.default_matmul_precision("highest"):
+        (_, out), found = jax.jit(jax.value_and_grad(ours, (0, 1, 2), has_aux=True))(PARAMS["lstm"], x, state)
+        (_, wanted), expected = jax.jit(jax.value_and_grad(flaxs, (0, 1, 2), has_aux=True))(PARAMS["lstm"], x, state)
+    np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-5)
+    scale = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(expected))
+    assert max_difference(found, expected) < 1e-6 * scale
 
 
 @pytest.mark.parametrize("kind", ["classification", "entailment", "similarity", "multiple_choice"])
@@ -196,12 +231,12 @@ LAYOUTS = {
 }
 
 
-SLOW = "data, optimizer over it, micro-batches"
+QUICK = "fsdp"
 
 
 @pytest.mark.parametrize(
     ("job", "layout"),
-    [pytest.param(*case, id=name, marks=pytest.mark.slow if name == SLOW else ()) for name, case in LAYOUTS.items()],
+    [pytest.param(*case, id=name, marks=() if name == QUICK else pytest.mark.slow) for name, case in LAYOUTS.items()],
 )
 def test_the_same_run_on_every_mesh(job, layout, capfd):
     """Dropout included. What is shared out is brought together once, and not in every step of the scan."""

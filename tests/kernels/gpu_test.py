@@ -73,7 +73,12 @@ def assert_same(kernel: Any, case: Case, kv_mask: np.ndarray | None = None, drop
 
 @pytest.mark.parametrize(
     ("length", "dtype"),
-    [(1, jnp.float32), (64, jnp.bfloat16), (130, jnp.float32), (130, jnp.bfloat16)],
+    [
+        (1, jnp.float32),
+        pytest.param(64, jnp.bfloat16, marks=pytest.mark.slow),
+        pytest.param(130, jnp.float32, marks=pytest.mark.slow),
+        (130, jnp.bfloat16),
+    ],
 )
 def test_odd_lengths(length, dtype):
     """Shorter than a tile, one tile, and two with the rest of a third."""

@@ -12,7 +12,7 @@ from gpt1_jax.attention import KERNELS
 from gpt1_jax.model import GPT1, GPT1Config
 
 CHANGES = ({}, {"remat": "full"}, {"remat": "dots"}, {"scan_layers": True})
-QUICK = ("tpu", {"remat": "full"})
+QUICK = ("tpu", {})
 CASES = [
     pytest.param(kernel, changes, marks=[] if (kernel, changes) == QUICK else pytest.mark.slow)
     for kernel in sorted({*KERNELS} - {"xla"})

@@ -28,17 +28,20 @@ def launch(*arguments):
     )
 
 
+BAD_INPUT = [
+    (["--parts=pretrian"], "error: --parts=pretrian is unknown; use some of pretrain,"),
+    (["--batch_sizes=2,x"], "error: --batch_sizes=2,x: numbers are expected, such as 2,8"),
+    (["--json=nowhere/figures.json"], "error: --json=nowhere/figures.json: there is no folder nowhere"),
+    (["--json=tests"], "error: --json=tests: is a folder; name a file in it"),
+    (["--plot=ratios.xyz"], "error: --plot=ratios.xyz: no drawing ends with '.xyz'; use .png, or one of"),
+    (["--seconds=inf"], "error: --seconds=inf must be a number from 0 up"),
+    (["--source=text:nowhere/*"], "error: source='text:nowhere/*': no file matches"),
+]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        (["--parts=pretrian"], "error: --parts=pretrian is unknown; use some of pretrain,"),
-        (["--batch_sizes=2,x"], "error: --batch_sizes=2,x: numbers are expected, such as 2,8"),
-        (["--json=nowhere/figures.json"], "error: --json=nowhere/figures.json: there is no folder nowhere"),
-        (["--json=tests"], "error: --json=tests: is a folder; name a file in it"),
-        (["--plot=ratios.xyz"], "error: --plot=ratios.xyz: no drawing ends with '.xyz'; use .png, or one of"),
-        (["--seconds=inf"], "error: --seconds=inf must be a number from 0 up"),
-        (["--source=text:nowhere/*"], "error: source='text:nowhere/*': no file matches"),
-    ],
+    [pytest.param(*case, marks=pytest.mark.slow if i % 3 else ()) for i, case in enumerate(BAD_INPUT)],  # CI runs all
 )
 def test_bad_input_ends_with_one_line_and_status_2(arguments, message):
     ended = launch(*arguments)
@@ -47,6 +50,7 @@ def test_bad_input_ends_with_one_line_and_status_2(arguments, message):
     assert len(ended.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow  # CI runs it
 def test_a_run_with_its_files(tmp_path):
     files = (f"--json={tmp_path}/figures.json", f"--plot={tmp_path}/ratios.png")
     ended = launch("--parts=pretrain", "--peer=naive", "--repeats=2", "--batch_sizes=2", *files)
@@ -61,6 +65,7 @@ def test_a_run_with_its_files(tmp_path):
     assert record["date"] in ended.stdout
 
 
+@pytest.mark.slow  # CI runs it
 def test_ctrl_c_leaves_what_was_measured(tmp_path):
     arguments = (
         "--parts=pretrain",

@@ -79,6 +79,7 @@ def test_finetune_evaluate_and_generate(corpus, pretrained, tmp_path):
     assert generated.stdout.count("the film") == 2
 
 
+@pytest.mark.slow  # CI runs it
 def test_what_convert_suggests_works_for_any_number_of_heads(pretrained, tmp_path):
     there = launch("convert", f"--source={pretrained}", f"--target={tmp_path}/openai", "--format=openai")
     assert there.returncode == 0, there.stderr
@@ -89,21 +90,24 @@ def test_what_convert_suggests_works_for_any_number_of_heads(pretrained, tmp_pat
     assert "2 layers, 4 heads" in pasted.stdout
 
 
+BAD_INPUT = [
+    ("pretrain", ["--config=configs/pretrain.py:smal"], "quickstart, continue; did you mean 'small'?"),
+    ("pretrain", ["--config=configs/pretrian.py:small"], "no such file; did you mean configs/pretrain.py?"),
+    ("pretrain", ["--config", "cfg/pretrain.py"], f"no such file; did you mean {ROOT}/configs/pretrain.py?"),
+    ("pretrain", ["--config=configs/pretrain.py", "--config.modle.n_layer=2"], "error: --config has no such key"),
+    ("pretrain", ["--config=configs/pretrain.py", "--config.n_step=2"], '"n_steps"'),
+    ("pretrain", ["--config=configs/pretrain.py", "--config.n_steps=two"], "error: flag --config.n_steps=two"),
+    ("pretrain", ["--config=configs/pretrain.py:small"], "error: config.source is empty"),
+    ("generate", ["--checkpoint=nothing"], "error: nothing is not a workdir"),
+    ("evaluate", ["--checkpoint=nothing", "stray"], "error: unexpected argument 'stray'"),
+    ("evaluate", ["--checkpoint=nothing", "--output=gpt1_jax"], "error: output=gpt1_jax: is a folder"),
+    ("evaluate", ["--checkpoint=nothing", "--label_words=a"], "error: --label_words=a: name=value is expected"),
+]
+
+
 @pytest.mark.parametrize(
     ("program", "arguments", "message"),
-    [
-        ("pretrain", ["--config=configs/pretrain.py:smal"], "quickstart, continue; did you mean 'small'?"),
-        ("pretrain", ["--config=configs/pretrian.py:small"], "no such file; did you mean configs/pretrain.py?"),
-        ("pretrain", ["--config", "cfg/pretrain.py"], f"no such file; did you mean {ROOT}/configs/pretrain.py?"),
-        ("pretrain", ["--config=configs/pretrain.py", "--config.modle.n_layer=2"], "error: --config has no such key"),
-        ("pretrain", ["--config=configs/pretrain.py", "--config.n_step=2"], '"n_steps"'),
-        ("pretrain", ["--config=configs/pretrain.py", "--config.n_steps=two"], "error: flag --config.n_steps=two"),
-        ("pretrain", ["--config=configs/pretrain.py:small"], "error: config.source is empty"),
-        ("generate", ["--checkpoint=nothing"], "error: nothing is not a workdir"),
-        ("evaluate", ["--checkpoint=nothing", "stray"], "error: unexpected argument 'stray'"),
-        ("evaluate", ["--checkpoint=nothing", "--output=gpt1_jax"], "error: output=gpt1_jax: is a folder"),
-        ("evaluate", ["--checkpoint=nothing", "--label_words=a"], "error: --label_words=a: name=value is expected"),
-    ],
+    [pytest.param(*case, marks=pytest.mark.slow if i % 3 else ()) for i, case in enumerate(BAD_INPUT)],  # CI runs all
 )
 def test_bad_input_ends_with_one_message(program, arguments, message, tmp_path):
     result = launch(program, *arguments, *([f"--workdir={tmp_path}/run"] if program == "pretrain" else []))
