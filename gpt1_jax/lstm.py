@@ -114,14 +114,19 @@ def recurrence(
       state: before the first step.
       real: bool [L, B], steps that count; None: all.
     """
-    state, units = jax.lax.scan(lambda state, inputs: _step(state, *inputs, kernel)[::2], state, (z, real))
-    return units, state
+
+    def step(state: State, inputs: tuple[Array, Array | None]) -> tuple[State, Array]:
+        new, _ = _step(state, *inputs, kernel)
+        return new, new[1]
+
+    last, units = jax.lax.scan(step, state, (z, real))
+    return units, last
 
 
 def _forward(z: Array, kernel: Array, state: State, real: Array | None) -> tuple[tuple[Array, State], Any]:
     def step(state: State, inputs: tuple[Array, Array | None]) -> tuple[State, Any]:
-        new, gates, h = _step(state, *inputs, kernel)
-        return new, (gates, state, h)
+        new, gates = _step(state, *inputs, kernel)
+        return new, (gates, state, new[1])
 
     last, (gates, before, units) = jax.lax.scan(step, state, (z, real))
     return (units, last), (gates, before, kernel, real)
@@ -150,11 +155,10 @@ def _backward(kept: Any, cotangents: tuple[Array, State]) -> tuple[Array, Array,
 recurrence.defvjp(_forward, _backward)
 
 
-def _step(state: State, z: Array, real: Array | None, kernel: Array) -> tuple[State, Array, Array]:
-    """The next state, the gates before their functions, and h_t."""
+def _step(state: State, z: Array, real: Array | None, kernel: Array) -> tuple[State, Array]:
+    """The next state, and the sums of the four gates."""
     gates = z + _product(state[1], kernel)
-    new = _gated(gates, state, real)
-    return new, gates, new[1]
+    return _gated(gates, state, real), gates
 
 
 def _gated(gates: Float32[Array, "B G"], state: State, real: Bool[Array, " B"] | None) -> State:
