@@ -18,11 +18,12 @@ import itertools
 import random
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import sentencepiece
 from absl import logging
 
@@ -49,29 +50,51 @@ _TOO_SMALL = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 
 
 class _Words:
-    """The ids of the words that were met, in about `_KEPT_BYTES` of memory at most; threads may share it."""
+    """The ids of the words that were met, in about `_KEPT_BYTES` of memory at most; threads may share it.
+
+    They are kept as bytes, since those are put together many times faster than lists are, and the collector of cycles
+    does not look into them.
+    """
 
     def __init__(self) -> None:
-        self._ids: dict[str, list[int]] = {}
+        self._ids: dict[str, bytes] = {}
         self._n_bytes = 0
 
-    def ids_of(
-        self, texts: Sequence[Sequence[str]], encode: Callable[[list[str]], list[list[int]]]
-    ) -> Mapping[str, list[int]]:
-        """The ids of (at least) the words of some texts; `encode` is asked for those that are new."""
+    def ids_of(self, texts: Sequence[Sequence[str]], encode: Callable[[list[str]], list[list[int]]]) -> list[list[int]]:
+        """The ids of each text, given as its words; `encode` is asked for the words that are new."""
         if self._n_bytes > _KEPT_BYTES:  # another thread may still read the former
             self._ids, self._n_bytes = {}, 0
         ids = self._ids
-        new = list(dict.fromkeys(word for words in texts for word in words if word not in ids))
-        encoded = encode(new)
+        known = [list(map(ids.get, words)) for words in texts]
+        new = list(
+            dict.fromkeys(
+                word
+                for words, found in zip(texts, known, strict=True)
+                for word, one in zip(words, found, strict=True)
+                if one is None
+            )
+        )
+        encoded = _as_bytes(encode(new))
         ids.update(zip(new, encoded, strict=True))
-        self._n_bytes += sum(map(_bytes_of, new, encoded))
-        return ids
+        self._n_bytes += sum(map(_memory_of, new, encoded))
+        return [
+            np.frombuffer(
+                b"".join([ids[word] if one is None else one for word, one in zip(words, found, strict=True)]), np.uint32
+            ).tolist()
+            for words, found in zip(texts, known, strict=True)
+        ]
 
 
-def _bytes_of(word: str, ids: list[int]) -> int:
-    """Memory of an entry: both objects, the integers, and its place in a dictionary that doubles as it grows."""
-    return sys.getsizeof(word) + sys.getsizeof(ids) + 32 * len(ids) + 100
+def _as_bytes(encoded: list[list[int]]) -> list[bytes]:
+    """Each list of ids as uint32."""
+    packed = np.fromiter(itertools.chain.from_iterable(encoded), np.uint32).tobytes()
+    ends = [4 * end for end in itertools.accumulate(map(len, encoded), initial=0)]
+    return [packed[start:end] for start, end in itertools.pairwise(ends)]
+
+
+def _memory_of(word: str, ids: bytes) -> int:
+    """Bytes of an entry: both objects, and its place in a dictionary that doubles as it grows."""
+    return sys.getsizeof(word) + sys.getsizeof(ids) + 100
 
 
 @dataclass(frozen=True)
@@ -122,11 +145,10 @@ class SentencePieceTokenizer:
         """
         words = [_SAFE_SPACE.split(text.replace("\r\n", "\n")) for text in texts]
         try:
-            ids = self._words.ids_of(words, lambda new: self._processor.Encode(new, num_threads=1))
+            return self._words.ids_of(words, lambda new: self._processor.Encode(new, num_threads=1))
         except TypeError:
             _refuse_surrogates(texts)
             raise
-        return [list(itertools.chain.from_iterable(map(ids.__getitem__, parts))) for parts in words]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of a sequence of ids; invalid UTF-8 becomes U+FFFD.
