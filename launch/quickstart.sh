@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up .venv, fetches the example data and runs the quick start: 12 to 20 minutes on two cores, install apart.
+# Sets up .venv, fetches the example data and runs the quick start: 12 to 30 minutes on two cores, install apart.
 # Usage: ./launch/quickstart.sh [FOLDER]     (default: quickstart)
 # shellcheck source=launch/venv.sh
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh" ""
