@@ -25,7 +25,7 @@ fi
 # Install again only when what is asked for has changed.
 stamp=".venv/installed-${1:-base}"
 if [ ! -e "$stamp" ] || [ setup.cfg -nt "$stamp" ]; then
-  echo "installing gpt1-jax${1:+[$1]} into .venv (about a minute)"
+  echo "installing gpt1-jax${1:+[$1]} into .venv (one to four minutes)"
   "$python" -m pip install --quiet --disable-pip-version-check --editable ".${1:+[$1]}"
   touch "$stamp"
 fi

@@ -163,6 +163,7 @@ def test_classify(visit, models):
 
 def test_attention(visit):
     page = visit()
+    choose(page, "model", "scores")  # the others attend to all tokens alike, after ten updates
     tab(page, "Attention")
     page.fill("#attended textarea", "a warm <b> film שלום")
     page.click("#attend")
