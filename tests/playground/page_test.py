@@ -130,7 +130,7 @@ def test_classify(visit, models):
     choose(page, "model", "reviews")
     tab(page, "Classify")
     loaded, text = models["reviews"], "a wonderful film , lovely cast ."
-    page.get_by_label("review").fill(text)
+    page.get_by_role("textbox", name="review").fill(text)
     page.locator("button.classify:visible").click()
     shown = page.locator(".answer:visible")
     labels, probabilities = predict(loaded.model, loaded.params, loaded.tokenizer, [text])
