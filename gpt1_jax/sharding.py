@@ -63,13 +63,18 @@ class MeshConfig:
             raise InputError(f"mesh.gradient_dtype={self.gradient_dtype!r} is unknown; use one of {allowed}")
 
 
+def all_devices() -> list[Any]:
+    """What there is, on all hosts."""
+    return jax.devices()
+
+
 def make_mesh(config: MeshConfig = MeshConfig(), devices: list[Any] | None = None) -> Mesh:
     """A mesh over all devices (or those given).
 
     Raises:
       InputError: the sizes do not multiply to the number of devices.
     """
-    devices = jax.devices() if devices is None else devices
+    devices = all_devices() if devices is None else devices
     sizes = [getattr(config, axis) for axis in AXES]
     shape = ", ".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
     if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):

@@ -5,6 +5,7 @@ import functools
 import gc
 import json
 import os
+import pkgutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,15 @@ import xla_flags
 os.environ["XLA_FLAGS"] = f"{xla_flags.quick(8)} {os.environ.get('XLA_FLAGS', '')}"  # what is set already wins
 
 import gcs_emulator
+import helpers
 import jax
 import numpy as np
 import pytest
 from absl import logging
 
 xla_flags.share_compiled()
-# A tenth of the time goes into looking for cycles among the millions of objects that traced programs are made of.
-gc.disable()
+# Traced programs are made of millions of objects, among which the usual thresholds have cycles looked for all the time.
+gc.set_threshold(100_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)
@@ -30,32 +32,56 @@ def _absl_to_caplog(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.get_absl_logger(), "propagate", True)
 
 
-DRAWS = ("gpt1_jax.pretrain.try_run_plots", "gpt1_jax.finetune.try_run_plots", "gpt1_jax.repeats.try_run_plots")
-FIGURES = ("gpt1_jax.tasks.report.confusion_figure", "gpt1_jax.tasks.report.reliability_figure")
+def _draw_nothing(workdir: Path) -> None:
+    del workdir
+
+
+def _draw_blank(report: Any, split: str) -> Any:
+    from gpt1_jax.plots.style import new_figure
+
+    del report, split
+    return new_figure(0.1, 0.1)
+
+
+UNDRAWN = {
+    "gpt1_jax.pretrain.try_run_plots": _draw_nothing,
+    "gpt1_jax.finetune.try_run_plots": _draw_nothing,
+    "gpt1_jax.repeats.try_run_plots": _draw_nothing,
+    "gpt1_jax.tasks.report.confusion_figure": _draw_blank,
+    "gpt1_jax.tasks.report.reliability_figure": _draw_blank,
+}
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_drawing() -> Iterator[None]:
-    """A run of seconds would draw for others: it draws nothing, and reports have blank pictures; see `drawing`."""
-    from gpt1_jax.plots.style import new_figure
-
+def _drawn() -> Iterator[dict[str, Callable[..., Any]]]:
+    """A run of seconds would draw for others: here it does not. Gives what draws otherwise, see `drawing`."""
+    drawn = {name: pkgutil.resolve_name(name) for name in UNDRAWN}
     with pytest.MonkeyPatch.context() as patch:
-        for name in DRAWS:
-            patch.setattr(name, lambda workdir: None)
-        for name in FIGURES:
-            patch.setattr(name, lambda report, split: new_figure(0.1, 0.1))
+        for name, instead in UNDRAWN.items():
+            patch.setattr(name, instead)
+        yield drawn
+
+
+@pytest.fixture
+def drawing(_drawn: dict[str, Callable[..., Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that look at what runs and reports draw: they do, as outside of tests."""
+    for name, function in _drawn.items():
+        monkeypatch.setattr(name, function)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_device() -> Iterator[None]:
+    """Runs take the first device, which is a third less to trace and compile; see `on_all_devices`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpt1_jax.sharding.all_devices", lambda: jax.devices()[:1])
         yield
 
 
 @pytest.fixture
-def drawing(_no_drawing: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that look at what runs and reports draw: they do, as outside of tests."""
-    from gpt1_jax.plots import classes, workdir
-
-    for name in DRAWS:
-        monkeypatch.setattr(name, workdir.try_run_plots)
-    for name in FIGURES:
-        monkeypatch.setattr(name, getattr(classes, name.rpartition(".")[2]))
+def all_devices() -> Iterator[None]:
+    """For tests of runs on all eight devices."""
+    with helpers.on_all_devices():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -123,7 +149,7 @@ def custom() -> Callable[..., Any]:
 
 
 def pretrain_config(corpus: Path, **changes: Any) -> dict[str, Any]:
-    """A pre-training run of seconds on the eight devices; `changes` go into the top level or into its sections."""
+    """A pre-training run of seconds; `changes` go into the top level or into its sections."""
     config = {
         "source": f"jsonl:{corpus}/corpus.jsonl#text",
         "heldout_fraction": 0.1,

@@ -100,14 +100,6 @@ class Replay(NamedTuple):
         return {name: dataclasses.replace(split, n_ctx=n_ctx) for name, split in splits.items()}
 
 
-@pytest.fixture(scope="module")
-def one_device() -> Iterator[None]:
-    """The original's batches do not divide over the eight devices of the tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finetune, "make_mesh", lambda config: make_mesh(config, devices=jax.devices("cpu")[:1]))
-        yield
-
-
 @flax.struct.dataclass
 class WithLateReads:
     """A schedule that is read one step on in some updates, as in the original's race."""
@@ -159,7 +151,7 @@ def losses_of(workdir: Path) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def replay(goldens: Path, tmp_path_factory: pytest.TempPathFactory, one_device: None) -> Iterator[Replay]:
+def replay(goldens: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replay]:
     folder = tmp_path_factory.mktemp("e2e")
     z = np.load(goldens / "e2e" / "e2e.npz")
     args = parse(json.loads(str(z["argv_json"])))

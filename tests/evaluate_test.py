@@ -42,6 +42,7 @@ def test_a_pretrained_run_is_evaluated_on_its_own_heldout_text(pretrained):
     assert result["loss"] == pytest.approx(stored["heldout_loss"], rel=1e-5)
 
 
+@pytest.mark.usefixtures("all_devices")
 def test_what_cannot_be_evaluated(pretrained, corpus, tmp_path):
     with pytest.raises(InputError, match="without a task head"):
         evaluate.run(pretrained, {"data": (str(corpus / "test.csv"),)})

@@ -234,6 +234,7 @@ def test_adapting_to_the_texts_of_the_task(settings, pretrained, tmp_path):
         ({"adapt": {"source": "task", "heldout_fraction": 1.0}}, "adapt.heldout_fraction=1.0"),
     ],
 )
+@pytest.mark.usefixtures("all_devices")
 def test_bad_input_is_refused_before_anything_is_trained(settings, pretrained, tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         finetune.run(settings(**changes), tmp_path / "run", pretrained)

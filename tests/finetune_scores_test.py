@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from helpers import on_all_devices
 
 from gpt1_jax import InputError, evaluate, finetune, load_pretrained, predict, save_pretrained
 from gpt1_jax.metrics import read_metrics
@@ -58,8 +59,10 @@ def settings(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finetuned(settings, pretrained, tmp_path_factory):
+    """On all devices, over which 13 examples do not divide."""
     workdir = tmp_path_factory.mktemp("runs") / "scores"
-    return finetune.run(settings, workdir, pretrained), workdir
+    with on_all_devices():
+        return finetune.run(settings, workdir, pretrained), workdir
 
 
 def test_a_run_reports_correlations_and_leaves_scores(finetuned, settings):

@@ -197,6 +197,7 @@ def test_from_scratch_needs_a_tokenizer_and_takes_any_size(settings, pretrained,
         ({"task": {"quoting": "sometimes"}}, "quoting='sometimes'"),
     ],
 )
+@pytest.mark.usefixtures("all_devices")
 def test_bad_input_is_refused_before_anything_is_trained(settings, pretrained, tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         finetune.run(settings(**changes), tmp_path / "run", pretrained)

@@ -1,8 +1,9 @@
 """Functions that several test files use; fixtures are in conftest.py."""
 
+import contextlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,14 @@ import pytest
 
 from gpt1_jax.data.encode import EncodedSplit
 from gpt1_jax.model import GPT1, param_shapes
+
+
+@contextlib.contextmanager
+def on_all_devices() -> Iterator[None]:
+    """Where runs take all eight devices."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpt1_jax.sharding.all_devices", jax.devices)
+        yield
 
 
 def random_params(model: GPT1, *, scale: float = 0.3, seed: int = 1) -> dict[str, Any]:

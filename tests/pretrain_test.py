@@ -9,6 +9,7 @@ import time
 import jax
 import numpy as np
 import pytest
+from helpers import on_all_devices
 from programs import ENVIRONMENT, ROOT
 
 from gpt1_jax import InputError, load_pretrained, pretrain
@@ -55,11 +56,10 @@ def test_a_finished_run_is_left_as_it_is(config, pretrained, caplog):
     assert set(result.metrics) == {"heldout_loss", "heldout_perplexity", "heldout_bits_per_byte"}
 
 
-def test_one_device_and_eight_give_the_same_losses(config, corpus, pretrained, tmp_path):
-    code = "import json, sys; from gpt1_jax import pretrain; pretrain.run(json.loads(sys.argv[1]), sys.argv[2])"
-    command = [sys.executable, "-c", code, json.dumps(config()), str(tmp_path / "one")]
-    subprocess.run(command, check=True, env=ENVIRONMENT, capture_output=True, timeout=300)
-    one, eight = losses(tmp_path / "one"), losses(pretrained)
+def test_one_device_and_eight_give_the_same_losses(config, pretrained, tmp_path):
+    with on_all_devices():
+        pretrain.run(config(), tmp_path / "eight")
+    one, eight = losses(pretrained), losses(tmp_path / "eight")
     np.testing.assert_allclose(list(one.values()), list(eight.values()), rtol=1e-5)
 
 
@@ -129,6 +129,7 @@ def test_killed_and_started_again_ends_as_if_nothing_had_happened(config, tmp_pa
         ({"loop": {"keep_best": True}, "heldout_fraction": 0.0}, "loop.keep_best=True: no text is held out"),
     ],
 )
+@pytest.mark.usefixtures("all_devices")
 def test_bad_configs_are_refused_before_anything_is_trained(config, tmp_path, changes, message):
     with pytest.raises(InputError, match=message.replace("'", ".")):
         pretrain.run(config(**changes), tmp_path / "run")

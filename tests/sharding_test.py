@@ -50,6 +50,7 @@ def test_mesh(devices, config, n_devices, shape):
     assert list(mesh.devices.flat) == devices[:n_devices]
 
 
+@pytest.mark.usefixtures("all_devices")
 def test_mesh_takes_all_devices():
     assert make_mesh().size == jax.device_count()
 

@@ -6,7 +6,8 @@
 Everything runs on this machine: the page has no share link, asks no other server for anything and writes no files.
 Whoever reaches the address may use it, so it is this machine's own (127.0.0.1) unless another is given.
 
-`models` loads, `reading` and `answers` compute, `markup` draws, `page` and `server` are all that knows Gradio.
+`address` takes the port, `models` loads, `reading` and `answers` compute, `markup` draws; `page` and `server` are all
+that knows Gradio.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ def run(checkpoints: Sequence[str], *, host: str = HOST, port: int = PORT) -> No
     """
     if importlib.util.find_spec("gradio") is None:  # importing it is for `page`, which first says where its files go
         raise InputError("the playground needs gradio, which is not installed: pip install 'gpt1-jax[demo]'")
+    from gpt1_jax.playground.address import address_of, listen
     from gpt1_jax.playground.models import load
-    from gpt1_jax.playground.page import build
-    from gpt1_jax.playground.server import address_of, listen, serving, wait
 
-    with listen(host, port) as listening:  # before the models, which take longer
+    with listen(host, port) as listening:  # before what takes longer: the models, and importing Gradio
         models = load(checkpoints)
+        from gpt1_jax.playground.page import build
+        from gpt1_jax.playground.server import serving, wait
+
         for loaded in models:
             print(f"{loaded.name}: {loaded.describe()}", flush=True)
         with serving(build(models), listening) as thread:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_jax import InputError, playground
-from gpt1_jax.playground.server import address_of, listen
+from gpt1_jax.playground.address import address_of, listen
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,14 +8,12 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from gradio_client import Client
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from gpt1_jax import generate, predict
+from gpt1_jax.playground.address import address_of, listen
 from gpt1_jax.playground.markup import visible
 from gpt1_jax.playground.models import Loaded, load
-from gpt1_jax.playground.page import build
-from gpt1_jax.playground.server import address_of, listen, serving
 
 pytestmark = pytest.mark.slow
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -40,6 +38,9 @@ def models(language_model, reviews, tasks) -> dict[str, Loaded]:
 
 @pytest.fixture(scope="module")
 def address(models) -> Iterator[str]:
+    from gpt1_jax.playground.page import build  # Gradio takes seconds, also where these tests are only counted
+    from gpt1_jax.playground.server import serving
+
     with listen("127.0.0.1", 0) as listening, serving(build(list(models.values())), listening):
         yield address_of(listening)
 
@@ -231,6 +232,8 @@ def test_a_phone_shows_all_of_it(visit):
 
 def test_many_programs_at_once(address, models):
     """Each gets what it asked for, and one that asks for what cannot be done keeps nobody from it."""
+    from gradio_client import Client
+
     client = Client(address, verbose=False)
     texts, problems = {}, []
 

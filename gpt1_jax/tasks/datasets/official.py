@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from absl import logging
@@ -125,20 +125,24 @@ def _from_folder(data_set: DataSet, data: str) -> tuple[Layout, dict[str, Source
     ways = _where_to_get(data_set.homepage, in_tfds=bool(data_set.tfds))
     folder = _check_folder(data_set.name, data, ways)
     candidates = [
-        (layout, place, _find(layout, place))
+        _Files.find(layout, place)
         for layout in data_set.layouts
         for place in (folder, *(folder / name for name in layout.folders))
     ]
-    layout, place, found = max(candidates, key=lambda candidate: len(candidate[2]))
-    for one, where in [(layout, place)] if found else [candidate[:2] for candidate in candidates]:
-        _check_halves(data_set, one, where)
-    if not found:
+    best = max(candidates, key=lambda files: len(files.complete))
+    for files in [best] if best.complete else candidates:
+        files.refuse_halves(data_set)
+    if not best.complete:
         raise _missing_files(data_set, folder, ways)
+    layout, found = best.layout, dict(best.complete)
     for split, names in layout.extra.items():
-        there = [place / name for name in names if (place / name).is_file()]
-        if there:
+        if there := [best.folder / name for name in names if (best.folder / name).is_file()]:
             found[split] = (str(there[0]),)
-    _log_splits(data_set.name, layout, place, found)
+    logging.info(
+        "task %s: the %s files in %s, splits %s%s",
+        *(data_set.name, layout.name, best.folder, ", ".join(found)),
+        "".join(f"; absent: {split} ({', '.join(names)})" for split, names in best.absent.items()),
+    )
     return layout, _sources(layout, found, {})
 
 
@@ -177,48 +181,50 @@ def _missing_files(data_set: DataSet, folder: Path, ways: str) -> InputError:
     )
 
 
-def _matches(layout: Layout, place: Path, name: str) -> list[Path]:
-    return [path for path in sorted(place.glob(name)) if path.is_dir() == layout.of_folders]
+@dataclasses.dataclass(frozen=True)
+class _Files:
+    """What a folder has of a layout: for each split its files' names, each with the path, or None if it is absent."""
 
+    layout: Layout
+    folder: Path
+    splits: Mapping[str, Mapping[str, Path | None]]
 
-def _find(layout: Layout, place: Path) -> dict[str, tuple[str, ...]]:
-    """The splits all of whose files are in a folder."""
-    found = {}
-    for split, names in layout.files.items():
-        files = [_matches(layout, place, name) for name in names]
-        for several in files:
-            if len(several) > 1:
-                raise InputError(f"{', '.join(map(str, several))}: one of them is meant; move the others elsewhere")
-        if all(files):
-            found[split] = tuple(str(path) for (path,) in files)
-    return found
+    @classmethod
+    def find(cls, layout: Layout, folder: Path) -> Self:
+        def path_of(name: str) -> Path | None:
+            paths = [path for path in sorted(folder.glob(name)) if path.is_dir() == layout.of_folders]
+            if len(paths) > 1:
+                raise InputError(f"{', '.join(map(str, paths))}: one of them is meant; move the others elsewhere")
+            return paths[0] if paths else None
 
+        return cls(
+            layout, folder, {split: {name: path_of(name) for name in names} for split, names in layout.files.items()}
+        )
 
-def _check_halves(data_set: DataSet, layout: Layout, place: Path) -> None:
-    """Refuses a split of which some files are in a folder and others are not."""
-    for split, names in layout.files.items():
-        there = [name for name in names if _matches(layout, place, name)]
-        absent = [name for name in names if name not in there]
-        if there and absent:
-            raise InputError(
-                f"{place / absent[0]}: no such {'folder' if layout.of_folders else 'file'}, though {place / there[0]} "
-                f"is there; the {split} split of {data_set.name} is both: add the one, or move the other away to go "
-                f"without this split{data_set.instead}"
-            )
+    @property
+    def complete(self) -> dict[str, tuple[str, ...]]:
+        """The splits all of whose files are there, with their paths."""
+        return {split: tuple(map(str, files.values())) for split, files in self.splits.items() if all(files.values())}
 
+    @property
+    def absent(self) -> dict[str, list[str]]:
+        """The other splits, with the names of the files that are not there."""
+        return {
+            split: [name for name, path in files.items() if path is None]
+            for split, files in self.splits.items()
+            if not all(files.values())
+        }
 
-def _log_splits(name: str, layout: Layout, place: Path, found: Mapping[str, tuple[str, ...]]) -> None:
-    """Says which splits of a data set there are, and of the others which files are not."""
-    absent = {
-        split: ", ".join(file for file in files if not _matches(layout, place, file))
-        for split, files in layout.files.items()
-        if split not in found
-    }
-    logging.info(
-        "task %s: the %s files in %s, splits %s%s",
-        *(name, layout.name, place, ", ".join(found)),
-        "".join(f"; absent: {split} ({files})" for split, files in absent.items()),
-    )
+    def refuse_halves(self, data_set: DataSet) -> None:
+        """Refuses a split of which some files are there and others are not."""
+        for split, names in self.absent.items():
+            there = [path for path in self.splits[split].values() if path is not None]
+            if there:
+                raise InputError(
+                    f"{self.folder / names[0]}: no such {'folder' if self.layout.of_folders else 'file'}, though "
+                    f"{there[0]} is there; the {split} split of {data_set.name} is both: add the one, or move the "
+                    f"other away to go without this split{data_set.instead}"
+                )
 
 
 def _is_tfds(data: str) -> bool:
