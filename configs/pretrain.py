@@ -6,7 +6,7 @@ gpt1 (default)  The paper's: 12 layers of 768, 512 tokens, 40,478 pieces, 116.5 
                 Adam with 2000 warm-up updates to 2.5e-4 and a cosine to 0. The paper reports perplexity 18.4 on
                 BooksCorpus (800 M words, not public any more) after a month on 8 GPUs of 2018.
 small           One accelerator and an afternoon: 6 layers of 384, 256 tokens, 16,000 pieces, 17 M parameters.
-quickstart      A laptop's CPU and five minutes: 2 layers of 128, 96 tokens, 4,096 pieces, 0.9 M parameters.
+quickstart      A laptop's CPU and some minutes: 2 layers of 128, 96 tokens, 4,096 pieces, 0.9 M parameters.
 continue        Any size: with --init_from=MODEL (a workdir, OpenAI's folder or a Hugging Face folder), on text of the
                 kind that it will be used on. Three passes, a quarter of the paper's rate, nothing held out. What
                 config.model leaves open is as it was. `config.adapt` of fine-tuning does the same on its way.

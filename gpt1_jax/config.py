@@ -52,7 +52,13 @@ def from_config(cls: type[T], config: Any = None, *, where: str = "config", defa
     for key, value in config.items():
         default = names[key] if defaults is None else getattr(defaults, key)
         values[key] = _convert(hints[key], value, f"{where}.{key}", default)
-    return cls(**values) if defaults is None else dataclasses.replace(defaults, **values)
+    try:
+        return cls(**values) if defaults is None else dataclasses.replace(defaults, **values)
+    except InputError as error:  # which names the place in a config of which this is a section
+        *outer, section = where.split(".")[1:] or [""]
+        if outer and str(error).startswith(f"{section}."):
+            raise InputError(f"{'.'.join(outer)}.{error}") from None
+        raise
 
 
 def to_dict(config: Any) -> dict[str, Any]:

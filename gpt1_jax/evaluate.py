@@ -28,7 +28,7 @@ from gpt1_jax.losses import LossConfig
 from gpt1_jax.mirror import copy_of
 from gpt1_jax.model import GPT1, ReadOut
 from gpt1_jax.outcome import PartialPredictions, write_outcome, write_zero_shot
-from gpt1_jax.pretrained import Params, check_tokenizer, format_of, load_pretrained
+from gpt1_jax.pretrained import Params, format_of, load_pretrained
 from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, place, row_blocks
 from gpt1_jax.task_data import encode_task_split, shared_buckets
 from gpt1_jax.task_evaluator import TaskEvaluator, task_metrics
@@ -40,6 +40,7 @@ from gpt1_jax.tasks.zero_shot_predict import zero_shot_task
 from gpt1_jax.tasks.zero_shot_spec import zero_shot_spec
 from gpt1_jax.text_evaluator import TextEvaluator
 from gpt1_jax.tokenizers import Tokenizer
+from gpt1_jax.tokenizers.protocol import check_tokenizer
 from gpt1_jax.workdir import read_config
 
 
@@ -90,7 +91,7 @@ def encode_examples(model: GPT1, tokenizer: Tokenizer, examples: Sequence[str | 
         raise InputError(f"examples={examples!r:.80} is a single example; give a list of them, such as [example]")
     if len(examples) == 0:
         raise InputError("examples is empty; give at least one")
-    check_tokenizer(tokenizer, model.config, "predict")
+    check_tokenizer(tokenizer, model.config.vocab_size, "predict")
     kind = model.readout.kind
     return encode_split(
         make_examples(kind, examples),

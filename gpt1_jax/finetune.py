@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import optax
 from absl import logging
 from jax.sharding import Mesh
 
-from gpt1_jax import agreement, repeats, tokenizers
+from gpt1_jax import agreement, repeats
 from gpt1_jax.adapt import adapt, check_adapt
 from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.data.class_weights import check_class_weights, with_class_weights
@@ -46,6 +47,7 @@ from gpt1_jax.task_data import TaskData, shared_buckets
 from gpt1_jax.task_evaluator import TaskEvaluator, task_metrics
 from gpt1_jax.tasks.config import make_spec
 from gpt1_jax.tokenizers import Tokenizer
+from gpt1_jax.tokenizers.protocol import find_marker
 from gpt1_jax.train import JittedStep, LoopConfig, jit_train_step, make_train_step, state_shardings
 from gpt1_jax.warm_start import StartingPoint, starting_point
 from gpt1_jax.workdir import has_checkpoint
@@ -190,7 +192,7 @@ def _run(
             "learning_rate": make_schedule(config.optimizer, n_steps),
             "lm_coef": make_lm_schedule(config.lm_coef, config.lm_coef_schedule, n_steps, config.lm_coef_drop),
         }
-        agreement.on_first(lambda: _save_once(tokenizer, workdir / "tokenizer"))  # after all that may be refused
+        agreement.on_first(lambda: _keep_tokenizer(tokenizer, workdir, init_from))  # after all that may be refused
         share(workdir)
         optimizer, train_step = jit_step(config, model, mesh)
         n_streams = int(splits["train"].n_streams.max())
@@ -269,9 +271,23 @@ def _starting_point(config: FinetuneConfig, init_from: str | Path | None) -> Sta
     )
 
 
-def _save_once(tokenizer: Tokenizer, directory: Path) -> None:
-    if not (directory / tokenizers.MARKER).exists():
+def _keep_tokenizer(tokenizer: Tokenizer, workdir: Path, init_from: str | Path | None) -> None:
+    """Saves it, or finds that it is the one that the checkpoints were trained with.
+
+    Raises:
+      InputError: it is another one, as the model that the run began with was trained again.
+    """
+    directory = workdir / "tokenizer"
+    marked = find_marker(directory)
+    if marked is None or not has_checkpoint(workdir):
+        shutil.rmtree(directory, ignore_errors=True)
         tokenizer.save(directory)
+    elif (kept := marked[1].get("fingerprint")) != tokenizer.fingerprint:
+        raise InputError(
+            f"init_from={str(init_from)!r}: its tokenizer is not the one that the checkpoints in {workdir} were "
+            f"trained with (fingerprint {tokenizer.fingerprint[:12]}, was {str(kept)[:12]}), so that they would read "
+            "other tokens; choose another workdir, or give back the model that this run began with"
+        )
 
 
 def _shrunken(

@@ -58,7 +58,10 @@ class AdaptConfig:
                 SourceSpec.parse(self.source)
             except InputError as error:
                 raise InputError(f"adapt.{error}, or {TASK_TEXTS!r} for the texts of the training examples") from None
-        check_seed(self.seed)
+        try:
+            check_seed(self.seed)
+        except InputError as error:
+            raise InputError(f"adapt.{error}") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +205,10 @@ class FinetuneConfig:
         """The single runs of the sweep, with the first seed; that seed's run alone if there is none."""
         own = self.point()
         axes = [getattr(self.sweep, name) or (value,) for name, value in own.items()]
-        return [self._at(**dict(zip(own, values, strict=True))) for values in itertools.product(*axes)]
+        try:
+            return [self._at(**dict(zip(own, values, strict=True))) for values in itertools.product(*axes)]
+        except InputError as error:
+            raise InputError(f"sweep: {error}") from None
 
     def point(self) -> dict[str, float]:
         """The values of this run on the axes of a sweep."""

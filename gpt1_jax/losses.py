@@ -132,7 +132,11 @@ def lm_objective(model: GPT1, config: LossConfig = LossConfig()) -> Objective:
 
 
 def lm_nll_sum(model: GPT1, params: Any, batch: Batch, config: LossConfig = LossConfig()) -> Float32[Array, ""]:
-    """-log P of all target tokens of a batch, without dropout: float32 [], in nats."""
+    """-log P of all target tokens of {"tokens": int32 [B, L], "mask": float32 [B, L]}, without dropout.
+
+    Returns:
+      float32 [], in nats: the sum over tokens of their mask times their loss.
+    """
     h, table = model.apply({"params": params}, batch["tokens"], method=GPT1.features)
     return weighted_nll(h, table, batch["tokens"], batch["mask"][:, 1:], model.config.n_logits, config.chunk)
 
@@ -195,6 +199,14 @@ def task_outputs(
     key: Array | None = None,
 ) -> dict[str, Array]:
     """One forward pass of a labelled batch, with dropout where a key is given.
+
+    Args:
+      model: a model with a readout.
+      params: its parameters.
+      batch: as in `task_objective`.
+      config: how L1 is computed.
+      rows: int32 [B], global row numbers, which decide the dropout masks; default 0 to B - 1.
+      key: of the dropout of this step; None for none.
 
     Returns:
       "logits" float32 [B, n_labels or C], missing answers masked; "task_nll" float32 [B]; "lm_nll" float32

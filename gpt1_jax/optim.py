@@ -66,8 +66,8 @@ class OptimizerConfig:
         """Checks names and ranges."""
         if self.schedule not in SCHEDULES:
             raise InputError(f"optimizer.schedule={self.schedule!r} is unknown; use one of {list(SCHEDULES)}")
-        for name in ("learning_rate", "eps", "weight_decay", "clip_norm", "warmup_fraction"):
-            if getattr(self, name) < 0:
+        for name in ("learning_rate", "eps", "weight_decay", "clip_norm", "warmup_steps", "warmup_fraction"):
+            if (getattr(self, name) or 0) < 0:
                 raise InputError(f"optimizer.{name}={getattr(self, name)} must not be negative")
         if self.warmup_fraction > 1:
             raise InputError(f"optimizer.warmup_fraction={self.warmup_fraction} must be at most 1, the whole run")

@@ -39,12 +39,13 @@ from gpt1_jax.mirror import mirror, on_each_disk, share
 from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.optim import OptimizerConfig, make_optimizer, make_schedule
 from gpt1_jax.plots.workdir import try_run_plots
-from gpt1_jax.pretrained import Params, check_tokenizer, model_record
+from gpt1_jax.pretrained import Params, model_record
 from gpt1_jax.runs import Trained, check_seed, check_sizes, describe_run, open_run, train, write_results
 from gpt1_jax.sharding import MeshConfig, make_mesh, row_blocks
 from gpt1_jax.stop import stopping_at
 from gpt1_jax.text_evaluator import TextEvaluator
 from gpt1_jax.tokenizers import Tokenizer
+from gpt1_jax.tokenizers.protocol import check_tokenizer
 from gpt1_jax.train import JittedStep, LoopConfig, jit_train_step, make_train_step, state_shardings
 from gpt1_jax.warm_start import ModelOptions, StartingPoint, pretrained_start, without_head
 from gpt1_jax.workdir import has_checkpoint
@@ -332,7 +333,7 @@ def get_tokenizer(
             given.save(directory)
         elif config.tokenizer.path:
             tokenizer = tokenizers.load(config.tokenizer.path)
-            check_tokenizer(tokenizer, model, config.tokenizer.path)
+            check_tokenizer(tokenizer, model.vocab_size, config.tokenizer.path)
             tokenizer.save(directory)
         else:
             size, lowercase = model.vocab_size, config.tokenizer.lowercase
@@ -341,7 +342,7 @@ def get_tokenizer(
     agreement.on_first(make)
     share(directory.parent)
     tokenizer = tokenizers.load(directory)
-    check_tokenizer(tokenizer, model, directory)
+    check_tokenizer(tokenizer, model.vocab_size, directory)
     return tokenizer
 
 
@@ -379,7 +380,7 @@ def _with_corpus(config: PretrainConfig, corpus: Corpus, init_from: str | Path |
 
 def _check_corpus(corpus: Corpus, start: StartingPoint) -> None:
     """Refuses a corpus that is of another tokenizer than the model, or another one than that of process 0."""
-    check_tokenizer(corpus.tokenizer, start.config, corpus.directory)
+    check_tokenizer(corpus.tokenizer, start.config.vocab_size, corpus.directory)
     if start.tokenizer is not None and start.tokenizer.fingerprint != corpus.tokenizer.fingerprint:
         raise InputError(
             f"config.shards={str(corpus.directory)!r} was made with another tokenizer than that of init_from; prepare "

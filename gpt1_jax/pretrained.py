@@ -20,6 +20,7 @@ from gpt1_jax.interop.openai_folder import is_openai_folder, load_openai, save_o
 from gpt1_jax.mirror import checkpoints_of, copy_of
 from gpt1_jax.model import GPT1, GPT1Config, ReadOut, describe_model
 from gpt1_jax.tokenizers import Tokenizer
+from gpt1_jax.tokenizers.protocol import check_tokenizer
 from gpt1_jax.workdir import read_config, write_config
 
 Params = Any
@@ -73,7 +74,7 @@ def load_pretrained(
         config, params = slice_positions(config, params, n_ctx)
     if tokenizer is None:
         tokenizer = _tokenizer_of(path, format, config)
-    check_tokenizer(tokenizer, config, path)
+    check_tokenizer(tokenizer, config.vocab_size, path)
     of = format if saved is None else f"step {saved}"
     logging.info("model of %s (%s), on %s: %s", path, of, jax.default_backend(), describe_model(config, readout))
     return GPT1(config, readout), jax.tree.map(jax.numpy.asarray, params), tokenizer
@@ -148,7 +149,7 @@ def save_pretrained(
     path = Path(path)
     if format not in FORMATS:
         raise InputError(f"format={format!r} is unknown; use one of {list(FORMATS)}{did_you_mean(format, FORMATS)}")
-    check_tokenizer(tokenizer, model.config, path)
+    check_tokenizer(tokenizer, model.config.vocab_size, path)
     make_directory(path, "path")
     if any(path.iterdir()):
         raise InputError(f"path={str(path)!r} is not empty; choose a new folder")
@@ -177,19 +178,6 @@ def save_pretrained(
 def model_record(model: GPT1) -> dict[str, Any]:
     """What `config.json` says about a model."""
     return {"model": to_dict(model.config), "readout": to_dict(model.readout) if model.readout else None}
-
-
-def check_tokenizer(tokenizer: Tokenizer, config: GPT1Config, where: object) -> None:
-    """Refuses a tokenizer that was not made for the model.
-
-    Raises:
-      InputError: the sizes differ.
-    """
-    if tokenizer.vocab_size != config.vocab_size:
-        raise InputError(
-            f"{where}: the tokenizer has {tokenizer.vocab_size} tokens and the model vocab_size={config.vocab_size}; "
-            f"use the tokenizer that the weights were trained with, or set model.vocab_size={tokenizer.vocab_size}"
-        )
 
 
 def slice_positions(config: GPT1Config, params: Params, n_ctx: int) -> tuple[GPT1Config, Params]:

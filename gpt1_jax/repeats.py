@@ -33,6 +33,7 @@ from gpt1_jax.files import read_json
 from gpt1_jax.finetune_config import FinetuneConfig
 from gpt1_jax.plots.workdir import try_run_plots
 from gpt1_jax.runs import MUTABLE, write_results
+from gpt1_jax.text_table import aligned
 from gpt1_jax.train import Diverged
 from gpt1_jax.version import __version__
 from gpt1_jax.workdir import has_checkpoint, open_workdir
@@ -52,12 +53,22 @@ class Run:
       seed: its seed.
       point: its values on the axes of a sweep.
       metrics: {split: {metric: value}} of its best checkpoint; None if it diverged.
+      predict_train: whether the training split is among them.
+      predict_test: whether the test splits are, as far as they have labels.
     """
 
     workdir: str
     seed: int
     point: dict[str, float]
     metrics: Metrics | None
+    predict_train: bool
+    predict_test: bool
+
+    def covers(self, config: FinetuneConfig) -> bool:
+        """Whether all that is asked for now was looked at."""
+        return self.metrics is None or (
+            self.predict_train >= config.predict_train and self.predict_test >= config.predict_test
+        )
 
     def value(self, metric: tuple[str, str] | None) -> float:
         """What it is judged by; -inf where there is nothing."""
@@ -92,6 +103,7 @@ class Repeats:
         return {
             split: {name: _statistics([m[split][name] for m in finished]) for name in names}
             for split, names in (finished[0] if finished else {}).items()
+            if all(split in metrics for metrics in finished)  # some were run when less was asked for
         }
 
 
@@ -146,10 +158,15 @@ def _run_all(run_one: RunOne, config: FinetuneConfig, workdir: Path, metric: tup
     known = _read(workdir / RESULTS)
 
     def done(stage: str, config: FinetuneConfig, name: str) -> Run:
-        if not all(agreement.on_each(lambda: (stage, name) in known and (workdir / name).is_dir())):
+        def is_known() -> bool:
+            run = known.get((stage, name))
+            return run is not None and run.covers(config) and (workdir / name).is_dir()
+
+        if not all(agreement.on_each(is_known)):
             logging.info("%s", f" {name} ".center(80, "-"))
             metrics = _metrics_or_none(run_one, config, workdir / name)
-            known[stage, name] = Run(name, config.seed, config.point(), metrics)
+            asked = {"predict_train": config.predict_train, "predict_test": config.predict_test}
+            known[stage, name] = Run(name, config.seed, config.point(), metrics, **asked)
             stages = {s: tuple(run for (of, _), run in known.items() if of == s) for s in ("sweep", "runs")}
             _write(workdir, Repeats(metric, **stages), finished=False)
         return known[stage, name]
@@ -180,7 +197,7 @@ def table(repeats: Repeats) -> str:
         for run in repeats.sweep:
             value = "diverged" if run.metrics is None else f"{run.metrics[split][name]:.4f}"
             rows.append((*map(repr, run.point.values()), value))
-        parts.append(f"sweep, seed {repeats.sweep[0].seed}; the best is first\n{_columns(rows)}")
+        parts.append(f"sweep, seed {repeats.sweep[0].seed}; the best is first\n" + "\n".join(aligned(rows)))
     diverged = [run.seed for run in repeats.runs if run.metrics is None]
     of_seed = {run.seed: run.metrics for run in repeats.runs if run.metrics is not None}
     rows = [("", "median", "min", "max", *(f"seed {seed}" for seed in of_seed))]
@@ -188,7 +205,7 @@ def table(repeats: Repeats) -> str:
         for name, numbers in summary.items():
             values = (*numbers.values(), *(metrics[split][name] for metrics in of_seed.values()))
             rows.append((f"{split} {name}", *(f"{value:.4f}" for value in values)))
-    parts.append(_columns(rows) + (f"\ndiverged: seeds {diverged}" if diverged else ""))
+    parts.append("\n".join(aligned(rows)) + (f"\ndiverged: seeds {diverged}" if diverged else ""))
     return "\n\n".join(parts)
 
 
@@ -243,9 +260,3 @@ def _with_nan(run: Run) -> Run:
         for split, values in run.metrics.items()
     }
     return dataclasses.replace(run, metrics=metrics)
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(line.rstrip() for line in lines)

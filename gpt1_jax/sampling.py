@@ -30,6 +30,7 @@ from absl import logging
 from gpt1_jax.decoding import Rows, pad_left, run
 from gpt1_jax.errors import InputError
 from gpt1_jax.model import GPT1, GPT1Config
+from gpt1_jax.tokenizers.protocol import check_tokenizer
 
 if TYPE_CHECKING:
     from gpt1_jax.tokenizers import Tokenizer
@@ -79,11 +80,7 @@ def generate(
       InputError: an argument is out of range, the tokenizer is not the model's, or a prompt is empty and the
         tokenizer has no document separator.
     """
-    if tokenizer.vocab_size != model.config.vocab_size:
-        raise InputError(
-            f"tokenizer.vocab_size={tokenizer.vocab_size} differs from the model's vocab_size="
-            f"{model.config.vocab_size}; use the tokenizer that the model was trained with"
-        )
+    check_tokenizer(tokenizer, model.config.vocab_size, "tokenizer")
     texts = [prompts] if isinstance(prompts, str) else list(prompts)
     for i, text in enumerate(texts):
         if not isinstance(text, str):

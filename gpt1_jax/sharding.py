@@ -33,7 +33,7 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "heads": "tensor",
     "mlp": "tensor",
 }
-"""Logical axis -> mesh axis. A new mesh axis, or another way to shard, is a line here."""
+"""Logical axis -> mesh axis. Another way to shard is a line here; a new mesh axis also has a size in `MeshConfig`."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """TrainState, the sharded train and eval steps, and the one training loop.
 
-A train step is `(state, batch) -> (state, metrics)`. The batch of step s and its randomness are pure functions of
-(seed, s), so a run that stops at any step and goes on elsewhere is the same run.
+A train step is `(state, batch, schedules) -> (state, metrics)`. The batch of step s and its randomness are pure
+functions of (seed, s), so a run that stops at any step and goes on elsewhere is the same run.
 """
 
 from __future__ import annotations
@@ -207,6 +207,11 @@ class LoopConfig:
             raise InputError(
                 f"loop.keep_best=True needs an evaluation with every checkpoint: loop.save_every={self.save_every} "
                 f"must be a multiple of loop.eval_every={self.eval_every}"
+            )
+        if self.keep_every and (not self.save_every or self.keep_every % self.save_every):
+            raise InputError(
+                f"loop.keep_every={self.keep_every} must be a multiple of loop.save_every={self.save_every}: only what "
+                "is saved can be kept"
             )
 
 

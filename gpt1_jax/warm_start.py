@@ -13,8 +13,9 @@ from gpt1_jax import tokenizers
 from gpt1_jax.block import INIT_STD
 from gpt1_jax.errors import InputError
 from gpt1_jax.model_config import N_SPECIAL, GPT1Config, ReadOut
-from gpt1_jax.pretrained import Params, check_tokenizer, format_of, load_pretrained, slice_positions
+from gpt1_jax.pretrained import Params, format_of, load_pretrained, slice_positions
 from gpt1_jax.tokenizers import Tokenizer
+from gpt1_jax.tokenizers.protocol import check_tokenizer
 
 ARCHITECTURE = {
     "transformer": ("trunk", "vocab_size", "n_embd", "n_head", "n_layer", "activation"),
@@ -214,5 +215,5 @@ def _from_scratch(options: ModelOptions, tokenizer: str | None) -> StartingPoint
         )
     loaded = tokenizers.load(tokenizer)
     config = GPT1Config(**{"vocab_size": loaded.vocab_size, **options.given(), "n_special": N_SPECIAL})
-    check_tokenizer(loaded, config, tokenizer)
+    check_tokenizer(loaded, config.vocab_size, tokenizer)
     return StartingPoint(config, None, loaded)

@@ -34,7 +34,7 @@ HLO = flags.DEFINE_string("hlo", None, "Folder for the texts of the compiled pro
 def main() -> None:
     """Compiles for each topology and prints."""
     from gpt1_jax.aot import report, topologies
-    from gpt1_jax.aot.compiler import compile_for
+    from gpt1_jax.aot.compiler import compile_for, does_not_fit
     from gpt1_jax.errors import InputError
     from gpt1_jax.files import check_writable, make_directory, write_atomically, write_json
 
@@ -52,11 +52,15 @@ def main() -> None:
         except InputError as error:
             if len(machines) == 1:
                 raise
-            refused.append(str(error))
+            refused.append(error)
             print(f"error: {error}", file=sys.stderr)
             continue
         reports.append(one)
         print(report.page(one) + "\n", flush=True)
+        if not one.fits:  # of which only a TPU's compiler would have made an error
+            refused.append(does_not_fit(one.topology, one.batch, one.mesh))
+            if len(machines) > 1:
+                print(f"error: {refused[-1]}", file=sys.stderr)
         if HLO.value:
             name = machine.name.replace(":", "-")
             write_atomically(Path(HLO.value, f"{name}.txt"), text.encode("utf-8"))
@@ -69,6 +73,8 @@ def main() -> None:
         config = [word for word in sys.argv[1:] if word.startswith("--config")]
         trains = cli.command(reports[0].program, {"workdir": "NEW"})
         print(cli.next_steps(f"{trains} {shlex.join(config)}"))
+    if refused and len(machines) == 1:
+        raise refused[0]
     if refused:
         raise InputError(f"{len(refused)} of {len(machines)} topologies were refused, see above")
 

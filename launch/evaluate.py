@@ -38,7 +38,9 @@ DATA = flags.DEFINE_list("data", [], "Labelled files to evaluate instead of the 
 ZERO_SHOT = flags.DEFINE_string("zero_shot", "", "Heuristic or template that is asked instead of a task head.")
 TASK = flags.DEFINE_string("task", "custom", "Zero-shot: the named task whose folder is --data.")
 TRAIN = flags.DEFINE_list("train", [], "Zero-shot: files whose rows choose cola's threshold, or give label names.")
-FIELD = flags.DEFINE_multi_string("field", [], "field=column of --data, where not the run's own; may be repeated.")
+FIELD = flags.DEFINE_multi_string(
+    "field", [], "field=column of --data that is not read as the run's files are; give --label, too."
+)
 LABEL = flags.DEFINE_string("label", "label", "The label's column of --data, with --field or zero-shot.")
 LABELS = flags.DEFINE_list("labels", [], "Zero-shot: label names of --data in class order.")
 LABEL_WORDS = flags.DEFINE_multi_string("label_words", [], "Zero-shot: label=words in a template; may be repeated.")

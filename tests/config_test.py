@@ -51,6 +51,24 @@ def test_round_trips(config):
     assert from_config(cls, to_config_dict(config)) == config
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"optimizer": {"learning_rate": -1.0}}, r"^optimizer\.learning_rate=-1\.0 must"),
+        ({"adapt": {"optimizer": {"learning_rate": -1.0}}}, r"^adapt\.optimizer\.learning_rate=-1\.0 must"),
+        ({"adapt": {"seed": -1}}, r"^adapt\.seed=-1 must"),
+    ],
+)
+def test_a_message_names_the_section_however_deep_it_is(config, message):
+    with pytest.raises(InputError, match=message):
+        from_config(FinetuneConfig, config)
+
+
+def test_a_value_of_a_sweep_is_named_as_one():
+    with pytest.raises(InputError, match=r"^sweep: batch_size=0 must"):
+        from_config(FinetuneConfig, {"sweep": {"batch_size": [0]}}).grid()
+
+
 def test_defaults():
     assert from_config(Outer) == from_config(Outer, {}) == from_config(Outer, config_dict.ConfigDict()) == Outer()
 

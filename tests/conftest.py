@@ -3,6 +3,7 @@
 import csv
 import functools
 import gc
+import itertools
 import json
 import os
 import pkgutil
@@ -26,10 +27,27 @@ xla_flags.share_compiled()
 gc.set_threshold(100_000, 20, 20)
 
 
+_modules = itertools.count(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_programs() -> Iterator[None]:
+    """JAX keeps all that it has traced and compiled: gigabytes after some files, which take a minute to let go of."""
+    yield
+    if next(_modules) % 8 == 0:
+        jax.clear_caches()
+        gc.collect()
+
+
 @pytest.fixture(autouse=True)
-def _absl_to_caplog(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The absl logger does not propagate once absl.app has run in this process."""
-    monkeypatch.setattr(logging.get_absl_logger(), "propagate", True)
+def _absl_to_caplog(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The absl logger neither propagates nor takes its level from others once flags were parsed in this process."""
+    logger = logging.get_absl_logger()
+    level = logger.level
+    monkeypatch.setattr(logger, "propagate", True)
+    logger.setLevel("NOTSET")
+    yield
+    logger.setLevel(level)
 
 
 def _draw_nothing(workdir: Path) -> None:

@@ -11,6 +11,7 @@ from gpt1_jax import InputError, evaluate, finetune, load_pretrained, predict
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.metrics import read_metrics
 from gpt1_jax.tasks.predictions import read_predictions
+from gpt1_jax.tokenizers.protocol import MARKER
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +203,19 @@ def test_bad_input_is_refused_before_anything_is_trained(settings, pretrained, t
     with pytest.raises(InputError, match=message):
         finetune.run(settings(**changes), tmp_path / "run", pretrained)
     assert not (tmp_path / "run" / "config.json").exists()  # the corrected command may use the same workdir
+
+
+def test_the_tokenizer_of_the_checkpoints_has_to_be_the_models(finetuned, settings, pretrained, tmp_path):
+    """As it is not where the model was pre-trained again, with other text, in the same workdir."""
+    workdir = shutil.copytree(finetuned[1], tmp_path / "run")
+    marker = workdir / "tokenizer" / MARKER
+    marker.write_text(json.dumps(json.loads(marker.read_text()) | {"fingerprint": "f" * 64}))
+    before = (workdir / "results.json").read_bytes()
+    with pytest.raises(
+        InputError, match=r"its tokenizer is not the one .*, was ffffffffffff\), so that .* another workdir"
+    ):
+        finetune.run(settings(), workdir, pretrained)
+    assert (workdir / "results.json").read_bytes() == before
 
 
 def test_other_rows_are_evaluated_whatever_the_run_held_out(settings, pretrained, corpus, tmp_path):

@@ -143,6 +143,7 @@ def test_the_first_process_writes_and_all_know(pair):
 
 def test_each_process_reads_the_rows_that_its_devices_need(pair):
     assert pair.found[0]["rows"] == [list(range(16))] * 3
+    assert [found["long texts"] for found in pair.found] == [[0, 5000]] * 2
 
 
 def test_pretraining(pair):

@@ -23,6 +23,7 @@ def main(port: int, process_id: int, folder: Path, jobs: dict[str, Any]) -> None
     """Does everything in the same order as the other process."""
     assert distributed.start(f"localhost:{port}", 2, process_id, timeout=60, heartbeat=20)
     found: dict[str, Any] = {"first": agreement.on_first(lambda: f"made by {process_id}"), "rows": rows_of_any_mesh()}
+    found["long texts"] = [len(text) for text in agreement.on_each(lambda: "\N{OGHAM SPACE MARK}" * 5000 * process_id)]
     for name, work in {
         "bad on 1": lambda: agreement.on_all(lambda: fail_on(1, process_id, InputError("1 cannot read"))),
         "bad on 0": lambda: agreement.on_first(lambda: fail_on(0, process_id, InputError("0 cannot write"))),

@@ -207,6 +207,7 @@ BAD = [
     ({"weight_decay": -1}, r"optimizer.weight_decay=-1 must not be negative"),
     ({"clip_norm": -1}, r"optimizer.clip_norm=-1 must not be negative"),
     ({"eps": -1e-8}, r"optimizer.eps=-1e-08 must not be negative"),
+    ({"warmup_steps": -1}, r"optimizer.warmup_steps=-1 must not be negative"),
     ({"warmup_fraction": -0.1}, r"optimizer.warmup_fraction=-0.1 must not be negative"),
     ({"warmup_fraction": 1.5}, r"optimizer.warmup_fraction=1.5 must be at most 1, the whole run"),
     ({"b1": 1.0}, r"optimizer.b1=1.0 must be at least 0 and below 1"),

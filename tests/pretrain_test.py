@@ -83,6 +83,7 @@ def launch(config, workdir):
     )
 
 
+@pytest.mark.slow  # three starts of the program; resume_test and faults/ have kills and resumes in less time
 def test_killed_and_started_again_ends_as_if_nothing_had_happened(config, tmp_path):
     """The program, killed half-way, ends with the very losses of an undisturbed run; of SIGTERM see resume_test.py."""
     settings = config(n_steps=80, loop={"log_every": 10, "eval_every": 40, "save_every": 10})
@@ -126,6 +127,7 @@ def test_killed_and_started_again_ends_as_if_nothing_had_happened(config, tmp_pa
         ({"require_accelerator": True}, "require_accelerator"),
         ({"n_steps": 2.5}, "config.n_steps=2.5"),
         ({"loop": {"keep_best": True, "save_every": 7}}, "save_every=7 must be a multiple of loop.eval_every=5"),
+        ({"loop": {"keep_every": 7}}, "keep_every=7 must be a multiple of loop.save_every=5"),
         ({"loop": {"keep_best": True}, "heldout_fraction": 0.0}, "loop.keep_best=True: no text is held out"),
     ],
 )

@@ -91,6 +91,19 @@ def test_what_is_finished_is_not_repeated_and_seeds_may_be_added(tmp_path):
         run(trainer, tmp_path, seeds=3, lm_coef=0.25)
 
 
+def test_what_was_not_looked_at_is_looked_at_when_it_is_asked_for(tmp_path):
+    trainer = Trainer()
+    assert set(run(trainer, tmp_path, seeds=2, predict_test=False).summary) == {"validation"}
+    result = run(trainer, tmp_path, seeds=2)
+    assert asked(trainer, tmp_path) == ["seed_0", "seed_1"] * 2
+    assert set(result.summary) == {"validation", "test"}
+    more = run(trainer, tmp_path, seeds=3, predict_test=False)  # the first two keep what they have
+    assert asked(trainer, tmp_path)[4:] == ["seed_2"]
+    assert [set(one.metrics) for one in more.runs] == [{"validation", "test"}] * 2 + [{"validation"}]
+    assert set(more.summary) == {"validation"}  # what all have
+    assert "test" not in repeats.table(more)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"sweep": [], "runs": [{"seed": 0}]}', '{"sweep": [], "runs": [1]}'])
 def test_damaged_results_are_refused(tmp_path, text):
     run(Trainer(), tmp_path, seeds=2)

@@ -319,7 +319,7 @@ def test_bad_input_is_refused(arguments, message):
 def test_tokenizer_and_texts_are_checked():
     other = Words()
     other.vocab_size = 96
-    with pytest.raises(InputError, match=r"tokenizer\.vocab_size=96 differs from the model's vocab_size=97"):
+    with pytest.raises(InputError, match="tokenizer: the tokenizer has 96 tokens and the model vocab_size=97"):
         generate(MODEL, None, other, "w1")
     with pytest.raises(InputError, match=r"prompts\[1\]=7"):
         generate(MODEL, None, Words(), ["w1", 7])

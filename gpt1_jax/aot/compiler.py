@@ -9,7 +9,7 @@ import importlib.metadata
 import platform
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -233,12 +233,18 @@ def _memory_refused(topology: Topology, program: Program) -> Iterator[None]:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         said = re.search(r"[Uu]sed \S+ of \S+|\(\S+\) exceeds available \w+ \(\S+\)", str(error))
-        where = ", ".join(f"{axis}={size}" for axis, size in program.mesh.shape.items())
-        raise InputError(
-            f"{topology.name}: batch {program.batch_shape[0]} on mesh {where} does not fit the memory of a chip"
-            f"{f' ({said[0].strip()})' if said else ''}; use a smaller config.batch_size or more chips, "
-            "config.accumulation_steps, config.model.remat=dots or full, config.loss.chunk, or config.mesh.fsdp"
-        ) from None
+        where = dict(program.mesh.shape)
+        raise does_not_fit(topology.name, program.batch_shape[0], where, said[0].strip() if said else "") from None
+
+
+def does_not_fit(topology: str, batch: int, mesh: Mapping[str, int], said: str = "") -> InputError:
+    """The error for a step that takes more than the memory of a chip; `said` is what it takes, if that is known."""
+    where = ", ".join(f"{axis}={size}" for axis, size in mesh.items())
+    return InputError(
+        f"{topology}: batch {batch} on mesh {where} does not fit the memory of a chip{f' ({said})' if said else ''}; "
+        "use a smaller config.batch_size or more chips, config.accumulation_steps, config.model.remat=dots or full, "
+        "config.loss.chunk, or config.mesh.fsdp"
+    )
 
 
 def _floor_ms(collective: Collective, topology: Topology) -> float | None:

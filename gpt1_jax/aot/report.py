@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from gpt1_jax.aot.chips import GIB
 from gpt1_jax.aot.compiler import Report
+from gpt1_jax.text_table import aligned
 
 PAPER_BATCH = 64
 _N_PARTS = 10
@@ -81,7 +82,7 @@ def comparison(reports: Sequence[Report]) -> str:
                 _number(r.collective_floor_ms),
             )
         )
-    return f"{_aligned(table)}\n({NOT_MEASURED})"
+    return "\n".join([*aligned(table, n_left=len(table[0])), f"({NOT_MEASURED})"])
 
 
 def _parts(r: Report) -> list[str]:
@@ -103,7 +104,7 @@ def _collectives(r: Report) -> list[str]:
         if c not in small:
             figures = (str(c["group_size"]), str(c["count"]), f"{c['bytes'] / 1e6:.2f}", _number(c["floor_ms"]))
             table.append((c["kind"], c["axis"], *figures))
-    lines = _aligned(table).splitlines()
+    lines = aligned(table, n_left=len(table[0]))
     if small:
         total = sum(c["bytes"] * c["count"] for c in small) / 1e6
         lines.append(f"and {sum(c['count'] for c in small)} of less than 0.1 MB, {total:.2f} MB in all")
@@ -127,13 +128,6 @@ def _by_estimate(r: Report) -> str:
     return (
         f"; with the estimate {_ms(r.estimate_with_kernels_ms)}: MFU {r.mfu_by_estimate:.0%} of the bfloat16 peak, "
         f"{r.tokens_per_second_by_estimate:,.0f} tokens/s, if nothing else took time"
-    )
-
-
-def _aligned(table: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
     )
 
 

@@ -10,6 +10,7 @@ from gpt1_jax.benchmark.figures import Figure
 from gpt1_jax.benchmark.timing import Spread
 from gpt1_jax.errors import InputError
 from gpt1_jax.plots.style import BLUE, DPI, INK, look, new_figure, printable
+from gpt1_jax.text_table import aligned
 
 _HEAD = ("part", "work", "who", "rate", "a call", "of peak", "of product", "memory", "compile", "ours is")
 
@@ -18,10 +19,7 @@ def table(figures: Sequence[Figure]) -> str:
     """A line for each contestant."""
     rows = [_HEAD, *(_row(figure) for figure in figures)]
     used = [i for i in range(len(_HEAD)) if i < 5 or any(row[i] for row in rows[1:])]
-    widths = [max(len(row[i]) for row in rows) for i in used]
-    return "\n".join(
-        "  ".join(row[i].ljust(width) for i, width in zip(used, widths, strict=True)).rstrip() for row in rows
-    )
+    return "\n".join(aligned([[row[i] for i in used] for row in rows], n_left=len(used)))
 
 
 def notes(figures: Sequence[Figure], record: dict[str, Any]) -> str:

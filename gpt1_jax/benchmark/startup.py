@@ -34,6 +34,7 @@ def starting(text: Text) -> Contestant:
     command = [
         *(sys.executable, str(program), f"--config={_ROOT}/configs/pretrain.py:quickstart", f"--workdir={workdir}"),
         *(f"--config.source={text.source}", "--config.loop.log_every=1", "--distributed=off"),
+        "--config.heldout_fraction=0",  # the text may be one document
     ]
     cache = {"JAX_COMPILATION_CACHE_DIR": str(text.folder / "compiled"), "JAX_ENABLE_COMPILATION_CACHE": "true"}
     start = functools.partial(_start_and_stop, command, os.environ | cache, workdir)

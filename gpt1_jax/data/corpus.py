@@ -28,6 +28,7 @@ from gpt1_jax.data.split import SIDES, Split
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import make_directory
 from gpt1_jax.lock import release_lock, take_lock
+from gpt1_jax.text_table import aligned
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.tokenizers.sentencepiece import MAX_TRAINING_BYTES
 
@@ -187,14 +188,9 @@ def verify(directory: str | Path) -> str:
             rows.append(_row(folder.name, side, counts))
     rows += [_row("all", side, counts) for side, counts in total.items()]
     read, empty, excluded = (sum(getattr(s, name) for s in shards) for name in ("n_read", "n_empty", "n_excluded"))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    return "\n".join([*lines, f"left out: {empty:,} empty and {excluded:,} excluded documents of {read:,}"])
+    return "\n".join(
+        [*aligned(rows, n_left=2), f"left out: {empty:,} empty and {excluded:,} excluded documents of {read:,}"]
+    )
 
 
 def _row(name: str, side: str, counts: Counter[str]) -> tuple[str, ...]:

@@ -99,11 +99,16 @@ def encode_split(
     Truncated examples are counted and logged.
 
     Args:
+      examples: at least one.
+      kind: of the task, which decides the streams.
       labels: the label names in class order; not looked at for scores.
+      tokenizer: the model's.
+      n_ctx: most tokens of a stream.
       scores: the examples have scores in place of labels.
       max_text_tokens: cuts every text to so many tokens beforehand, whether or not there is room for more.
       special_tokens: False leaves start, delimiter and extract out, for a model that was not fine-tuned with them and
         reads the last token (`ReadOut.read_at`).
+      name: of the split, for messages.
       allow_empty: takes texts that have no tokens.
 
     Raises:

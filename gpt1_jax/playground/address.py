@@ -16,6 +16,10 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)
+    except socket.gaierror as error:
+        raise InputError(
+            f"host={host}: there is no such address ({error.strerror}); 127.0.0.1 is this machine"
+        ) from None
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(

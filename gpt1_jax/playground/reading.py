@@ -149,11 +149,12 @@ def _token(loaded: Loaded, ids: Sequence[int], n: int, probabilities: np.ndarray
         return Token(text, is_new)
     own = probabilities[ids[n]]
     likeliest = np.argsort(-probabilities, kind="stable")[:N_ALTERNATIVES]
+    ahead = (probabilities > own) | ((probabilities == own) & (np.arange(len(probabilities)) < ids[n]))
     return Token(
         text,
         is_new,
         float(own),
-        1 + int(np.count_nonzero(probabilities > own)),
+        1 + int(np.count_nonzero(ahead)),
         tuple((text_after(tokenizer, before, int(i)), float(probabilities[i])) for i in likeliest),
     )
 

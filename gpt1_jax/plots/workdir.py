@@ -106,6 +106,8 @@ def run_figures(workdir: Path) -> dict[str, Figure]:
         best = results.get("best_step")
         figures["loss"] = finetuning.loss_figure({"": records})
         figures["validation"] = finetuning.validation_figure({"": records}, best_step=best)
+        for split, report in (results.get("reports") or {}).items():
+            figures[f"confusion_{split}"] = classes.confusion_figure(report, split)
     else:
         heldout, perplexity, bits = (
             curves.points_of(records, f"heldout_{name}") for name in ("loss", "perplexity", "bits_per_byte")

@@ -75,12 +75,12 @@ def write_report(
         page.Section("runs", "Every run", _runs(scores)),
         page.Section("setup", "Set-up and time", _setup(config, scores)),
     ]
-    title = headline(config, scores, said)
+    title = headline(scores, said)
     page.write_page(folder / PAGE, title, sections, about="reproduction", lead=_lead(config, scores, left))
     return found, said
 
 
-def headline(config: ReproduceConfig, scores: Scores, said: Sequence[Claim]) -> str:
+def headline(scores: Scores, said: Sequence[Claim]) -> str:
     """The outcome in a sentence."""
     known = [claim for claim in said if claim.verdict != UNKNOWN]
     if not known:

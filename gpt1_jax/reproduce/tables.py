@@ -13,6 +13,7 @@ from gpt1_jax.reproduce.config import ReproduceConfig
 from gpt1_jax.reproduce.scores import Scores, Spread
 from gpt1_jax.reproduce.series import curves, layer_points
 from gpt1_jax.reproduce.tasks import Scored
+from gpt1_jax.text_table import aligned
 
 Value = str | int | float | Spread | None
 DASH = "–"
@@ -55,14 +56,7 @@ def tables(config: ReproduceConfig, scores: Scores) -> list[Table]:
 
 def as_text(table: Table) -> str:
     """A table for a terminal."""
-    rows = [table.head, *([cell(value) for value in row] for row in table.rows)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(table.head))]
-    lines = []
-    for row in rows:
-        first, *others = (
-            each.ljust(w) if i == 0 else each.rjust(w) for i, (each, w) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join([first, *others]).rstrip())
+    lines = aligned([table.head, *([cell(value) for value in row] for row in table.rows)], n_left=1)
     return "\n".join([table.title, "", lines[0], "-" * len(lines[0]), *lines[1:]])
 
 

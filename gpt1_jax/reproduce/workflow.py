@@ -55,6 +55,7 @@ class Reproduction:
     left: tuple[Cell, ...]
 
 
+@agreement.together()
 def run(config: Any, workdir: str | Path, pretrained: str | Path | None = None) -> Reproduction:
     """Runs what is missing, and writes the page.
 

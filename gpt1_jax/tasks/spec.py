@@ -247,11 +247,12 @@ class TaskSpec:
             raise InputError("held_out: splits are set aside from a labelled 'train' split, and there is none")
         for name, fraction in self.held_out.items():
             if name in self.sources:
-                raise InputError(f"held_out[{name!r}]: the split has its own files; give one of the two")
-            if not 0 < fraction < 1:
                 raise InputError(
-                    f"held_out[{name!r}]={fraction!r}: a fraction of the training rows, above 0 and below 1"
+                    f"{name}: the split has files of its own, and {name}_fraction={fraction!r} would set aside rows "
+                    "for it; leave out one of the two"
                 )
+            if not 0 < fraction < 1:
+                raise InputError(f"{name}_fraction={fraction!r}: a fraction of the training rows, above 0 and below 1")
         if sum(self.held_out.values()) >= 1:
             raise InputError(f"held_out={dict(self.held_out)!r}: the fractions leave nothing to train on")
 

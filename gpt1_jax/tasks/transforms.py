@@ -50,20 +50,32 @@ class Streams(NamedTuple):
 
 
 def classification(text: Ids, *, special: SpecialTokens, n_ctx: int) -> Streams:
-    """One stream: start text extract."""
+    """One stream, start text extract; the end of the text is cut.
+
+    Raises:
+      InputError: n_ctx has no room for a token of it.
+    """
     text, n_cut = _cut("text", text, n_ctx - 2, n_ctx, "the two special tokens")
     return Streams(([special.start, *text, special.extract],), n_cut)
 
 
 def entailment(premise: Ids, hypothesis: Ids, *, special: SpecialTokens, n_ctx: int) -> Streams:
-    """One stream: start premise delimiter hypothesis extract."""
+    """One stream, start premise delimiter hypothesis extract; the end of the premise is cut.
+
+    Raises:
+      InputError: the hypothesis and the special tokens leave no room for a token of the premise.
+    """
     kept = f"the hypothesis ({len(hypothesis)} tokens) and three special tokens"
     premise, n_cut = _cut("premise", premise, n_ctx - 3 - len(hypothesis), n_ctx, kept)
     return Streams((_pair(premise, hypothesis, special),), n_cut)
 
 
 def similarity(text_a: Ids, text_b: Ids, *, special: SpecialTokens, n_ctx: int) -> Streams:
-    """Two streams, one for each order of the texts."""
+    """Two streams, start a delimiter b extract and start b delimiter a extract; the ends of both texts may be cut.
+
+    Raises:
+      InputError: n_ctx is below 5.
+    """
     room = n_ctx - 3
     if room < 2:
         raise InputError(f"n_ctx={n_ctx}: a pair of texts needs at least 5 positions")
@@ -80,7 +92,14 @@ def similarity(text_a: Ids, text_b: Ids, *, special: SpecialTokens, n_ctx: int) 
 def multiple_choice(
     context: Ids, question: Ids, answers: Sequence[Ids], *, special: SpecialTokens, n_ctx: int
 ) -> Streams:
-    """One stream per answer: start context question delimiter answer extract; context or question may be empty."""
+    """A stream for each answer, start context question delimiter answer extract; the end of the context is cut.
+
+    Context or question may be empty.
+
+    Raises:
+      InputError: there are not two answers, or the question, the longest one and the special tokens leave no room for a
+        token of the context.
+    """
     if len(answers) < 2:
         raise InputError(f"answers: {len(answers)} given; a choice needs at least two")
     longest = max(len(answer) for answer in answers)

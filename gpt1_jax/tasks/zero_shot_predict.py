@@ -21,6 +21,7 @@ from gpt1_jax.tasks.spec import TaskSpec
 from gpt1_jax.tasks.zero_shot import Heuristic, Score, make_heuristic
 from gpt1_jax.tasks.zero_shot_scoring import ScoredTokens, encode_candidates, score_candidates
 from gpt1_jax.tokenizers import Tokenizer
+from gpt1_jax.tokenizers.protocol import check_tokenizer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -179,11 +180,7 @@ def _results(
     mesh: Mesh | None,
 ) -> dict[str, ZeroShotResult]:
     """The result of each split; a threshold that is not given is chosen on "train"."""
-    if tokenizer.vocab_size != model.config.vocab_size:
-        raise InputError(
-            f"tokenizer.vocab_size={tokenizer.vocab_size} differs from the model's vocab_size="
-            f"{model.config.vocab_size}; use the tokenizer that the model was trained with"
-        )
+    check_tokenizer(tokenizer, model.config.vocab_size, "tokenizer")
     heuristic.check_labels(labels)
     pick = heuristic.by_threshold and threshold is None
     if pick and (not metrics or metrics[0] not in _BY_COUNTS):

@@ -41,14 +41,13 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 def encode_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> EncodedDocuments:
     """Encodes documents in order."""
-    stream: list[int] = []
-    ends = []
-    for ids in tokenizer.encode_batch(texts):
-        stream.extend(ids)
-        stream.extend(tokenizer.document_separator)
-        ends.append(len(stream))
-    lengths = np.diff(np.array([0, *ends], np.int64))
-    return EncodedDocuments(np.array(stream, token_dtype(tokenizer.vocab_size)), lengths)
+    dtype = token_dtype(tokenizer.vocab_size)
+    encode = getattr(tokenizer, "encode_arrays", tokenizer.encode_batch)  # arrays, where they can be had without lists
+    separator = np.array(tokenizer.document_separator, dtype)
+    documents = [np.asarray(ids, dtype) for ids in encode(texts)]
+    lengths = np.array([len(ids) + len(separator) for ids in documents], np.int64)
+    stream = [part for ids in documents for part in (ids, separator)]
+    return EncodedDocuments(np.concatenate([np.zeros(0, dtype), *stream]), lengths)
 
 
 @contextmanager

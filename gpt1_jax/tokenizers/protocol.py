@@ -58,6 +58,19 @@ def check_ids(ids: Sequence[int], vocab_size: int) -> list[int]:
     return ids
 
 
+def check_tokenizer(tokenizer: Tokenizer, vocab_size: int, where: object) -> None:
+    """Refuses a tokenizer that was not made for a model with this vocabulary.
+
+    Raises:
+      InputError: the sizes differ.
+    """
+    if tokenizer.vocab_size != vocab_size:
+        raise InputError(
+            f"{where}: the tokenizer has {tokenizer.vocab_size} tokens and the model vocab_size={vocab_size}; use the "
+            f"tokenizer that the weights were trained with, or set model.vocab_size={tokenizer.vocab_size}"
+        )
+
+
 def write_marker(directory: Path, kind: str, **fields: Any) -> None:
     """Marks a folder as a tokenizer of this kind. Written last: a folder with a marker is complete."""
     write_json(directory / MARKER, {"type": kind, **fields})

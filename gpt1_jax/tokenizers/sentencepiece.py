@@ -40,7 +40,8 @@ _UNKNOWN_ID, _SEPARATOR_ID = 0, 1
 # No piece spans a space (pieces have it in front), so that a cut there, between plain characters that no normalisation
 # joins, changes no id: the space becomes the one SentencePiece puts in front of each input. What lies between such
 # cuts, mostly a word, is encoded once and kept. SentencePiece alone takes longer, and ever longer in long texts.
-_SAFE_SPACE = re.compile(r" (?<=[!-~] )(?=[!-~])")  # the space first: it is what is searched for
+_SPACE, _FIRST_PLAIN, _N_PLAIN = 0x20, 0x21, 0x7F - 0x21  # plain characters are those of ASCII that can be seen
+_END_OF_WORD, _END_OF_TEXT = b"\xff", b"\xfe"  # bytes that are in no UTF-8
 _WHITE_SPACE = re.compile(r"\s")
 _KEPT_BYTES = 256 << 20  # of memory, for words and their ids
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -57,32 +58,36 @@ class _Words:
     """
 
     def __init__(self) -> None:
-        self._ids: dict[str, bytes] = {}
+        self._ids: dict[bytes, bytes] = {}
         self._n_bytes = 0
 
-    def ids_of(self, texts: Sequence[Sequence[str]], encode: Callable[[list[str]], list[list[int]]]) -> list[list[int]]:
-        """The ids of each text, given as its words; `encode` is asked for the words that are new."""
+    def ids_of(
+        self, texts: Sequence[Sequence[bytes]], encode: Callable[[list[bytes]], list[list[int]]]
+    ) -> list[np.ndarray]:
+        """The ids, uint32, of each text, given as its words; `encode` is asked for the words that are new."""
         if self._n_bytes > _KEPT_BYTES:  # another thread may still read the former
             self._ids, self._n_bytes = {}, 0
         ids = self._ids
-        known = [list(map(ids.get, words)) for words in texts]
-        new = list(
-            dict.fromkeys(
-                word
-                for words, found in zip(texts, known, strict=True)
-                for word, one in zip(words, found, strict=True)
-                if one is None
-            )
-        )
+        new = list(set(itertools.chain.from_iterable(texts)).difference(ids))
         encoded = _as_bytes(encode(new))
         ids.update(zip(new, encoded, strict=True))
         self._n_bytes += sum(map(_memory_of, new, encoded))
-        return [
-            np.frombuffer(
-                b"".join([ids[word] if one is None else one for word, one in zip(words, found, strict=True)]), np.uint32
-            ).tolist()
-            for words, found in zip(texts, known, strict=True)
-        ]
+        return [np.frombuffer(b"".join(map(ids.__getitem__, words)), np.uint32) for words in texts]
+
+
+def _words_of(texts: Sequence[str]) -> list[list[bytes]]:
+    """The words of each text in UTF-8.
+
+    Raises:
+      UnicodeEncodeError: there is no UTF-8 for a text.
+    """
+    encoded = _END_OF_TEXT.join([text.replace("\r\n", "\n").encode("utf-8") for text in texts])
+    chars = np.frombuffer(encoded, np.uint8)
+    plain = (chars - np.uint8(_FIRST_PLAIN)) < _N_PLAIN  # what is below wraps around
+    ends = np.flatnonzero((chars[1:-1] == _SPACE) & plain[:-2] & plain[2:]) + 1
+    cut = chars.copy()
+    cut[ends] = ord(_END_OF_WORD)
+    return [text.split(_END_OF_WORD) for text in cut.tobytes().split(_END_OF_TEXT)] if texts else []
 
 
 def _as_bytes(encoded: list[list[int]]) -> list[bytes]:
@@ -92,7 +97,7 @@ def _as_bytes(encoded: list[list[int]]) -> list[bytes]:
     return [packed[start:end] for start, end in itertools.pairwise(ends)]
 
 
-def _memory_of(word: str, ids: bytes) -> int:
+def _memory_of(word: bytes, ids: bytes) -> int:
     """Bytes of an entry: both objects, and its place in a dictionary that doubles as it grows."""
     return sys.getsizeof(word) + sys.getsizeof(ids) + 100
 
@@ -143,12 +148,16 @@ class SentencePieceTokenizer:
         Raises:
           InputError: a text cannot be written as UTF-8.
         """
-        words = [_SAFE_SPACE.split(text.replace("\r\n", "\n")) for text in texts]
+        return [ids.tolist() for ids in self.encode_arrays(texts)]
+
+    def encode_arrays(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """`encode_batch` with arrays, uint32, in place of lists, which take longer."""
         try:
-            return self._words.ids_of(words, lambda new: self._processor.Encode(new, num_threads=1))
-        except TypeError:
+            words = _words_of(texts)
+        except UnicodeEncodeError:
             _refuse_surrogates(texts)
             raise
+        return self._words.ids_of(words, lambda new: self._processor.Encode(new, num_threads=1))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of a sequence of ids; invalid UTF-8 becomes U+FFFD.

@@ -129,13 +129,18 @@ def compare(root: Path) -> dict[str, list[dict[str, Any]]]:
             workdir = root / "finetune" / f"{start}-{n_labels}"
             repeats = finetune(root, workdir, start, n_labels).repeats
             chosen = repeats.sweep[0].point
-            for tried in repeats.sweep:
+            for tried in filter(_ended, repeats.sweep):
                 accuracy = tried.metrics["validation"]["accuracy"]
                 grid.append({**side, **tried.point, "validation_accuracy": accuracy, "chosen": tried.point == chosen})
-            for run in repeats.runs:
+            for run in filter(_ended, repeats.runs):
                 test = {f"test_{name}": run.metrics["test"][name] for name in ("accuracy", "f1")}
                 runs.append({**side, **chosen, "seed": run.seed, **test, "workdir": str(workdir / run.workdir)})
     return {"grid": grid, "runs": runs}
+
+
+def _ended(run: Any) -> bool:
+    """Whether there are metrics of it: where others did not diverge, one may have."""
+    return run.metrics is not None
 
 
 def finetune(root: Path, workdir: Path, start: str, n_labels: int) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpt1_jax.report.page import number, percent, points
+from gpt1_jax.text_table import aligned
 
 NAMES = {"scratch": "from scratch", "pretrained": "pre-trained"}  # the two sides, in the order they are shown
 SMALL_GAIN = 1.0  # points; less is called little
@@ -76,8 +77,7 @@ def summary_table(results: Mapping[str, Any]) -> str:
             for row in (pair.scratch, pair.pretrained)
         ]
         lines.append((f"{pair.n_labels:,}", *sides, "-" if pair.gain is None else f"{pair.gain:+.1f} points"))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+    table = aligned(lines)
     return "\n".join([table[0], "-" * len(table[0]), *table[1:]])
 
 

@@ -63,5 +63,7 @@ def test_a_port_that_is_taken_is_said_at_once():
         port = int(address_of(taken).rsplit(":", 1)[1])
         with pytest.raises(InputError, match=f"port={port}: cannot listen there"):
             playground.run(["anything"], port=port)
+    with pytest.raises(InputError, match=r"host=no\.such\.host\.invalid: there is no such address"):
+        listen("no.such.host.invalid", 0)
     with pytest.raises(InputError, match=r"host=192\.0\.2\.1, port=0: cannot listen there"):
         listen("192.0.2.1", 0)

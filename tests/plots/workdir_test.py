@@ -69,8 +69,9 @@ def test_nothing_to_draw(tmp_path):
 
 
 def test_fine_tuning_shows_the_step_that_was_kept(tmp_path):
-    figures = run_figures(write_run(tmp_path / "run", "finetune", finetuning(0), {"best_step": 4}))
-    assert list(figures) == ["loss", "validation"]
+    results = {"best_step": 4, "reports": {"test": REPORT}}
+    figures = run_figures(write_run(tmp_path / "run", "finetune", finetuning(0), results))
+    assert list(figures) == ["confusion_test", "loss", "validation"]
     axes = figures["validation"].axes[0]
     assert axes.get_ylabel() == "validation accuracy"
     assert {tuple(line.get_xdata()) for line in axes.lines} == {(4, 8), (4, 4)}

@@ -59,7 +59,10 @@ def test_a_task_without_training_files_is_for_evaluation(custom):
         ({"metrics": ("calibration_error", "f1")}, "'calibration_error' is smaller the better it is"),
         ({"train": []}, "task.train is empty; name the CSV"),
         ({"unlabelled": ("test",)}, "unlabelled: 'test' is not one of 'train'"),
-        ({"validation": "v.csv", "validation_fraction": 0.2}, r"held_out\['validation'\]: the split has its own files"),
+        (
+            {"validation": "v.csv", "validation_fraction": 0.2},
+            "validation: the split has files of its own, and validation_fraction=0.2 would",
+        ),
         ({"validation_fraction": 1.5}, r"validation_fraction=1\.5"),
         ({"validation_fraction": 0.5, "test_fraction": 0.5}, "leave nothing to train on"),
         ({"train": [], "test": "t.csv", "validation_fraction": 0.1}, "from a labelled 'train' split"),

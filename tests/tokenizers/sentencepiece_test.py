@@ -135,7 +135,7 @@ def test_few_words_are_kept_and_threads_share_them(tokenizer, directory, monkeyp
         ids = list(threads.map(fresh.encode, texts))
     assert ids == tokenizer._processor.Encode(texts)
     assert fresh.encode(texts[0]) == ids[0]
-    assert set(fresh._words.ids_of([], lambda new: [])) <= set(texts[0].split())
+    assert 0 < len(fresh._words._ids) < len(set(" ".join(texts).split()))  # 1000 bytes are not all words
 
 
 def test_batch_is_one_by_one(tokenizer):
