@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import pretrain_config
+from helpers import on_all_devices
 from two import ROOT, logs, two
 
 from gpt1_jax import evaluate, finetune, pretrain
@@ -118,8 +120,10 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory, corpus, pretrained) -> Pair:
-    return Pair(tmp_path_factory.mktemp("two"), corpus, pretrained)
+def pair(tmp_path_factory, corpus, pretrained) -> Iterator[Pair]:
+    """One process has eight devices, too."""
+    with on_all_devices():
+        yield Pair(tmp_path_factory.mktemp("two"), corpus, pretrained)
 
 
 def test_the_first_process_writes_and_all_know(pair):

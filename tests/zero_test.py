@@ -49,7 +49,7 @@ def test_a_frozen_trunk_has_no_moments_to_share(devices, freeze, asked, sharded)
 
 
 @pytest.mark.slow  # mesh_test has the same numbers, resume_test other devices
-def test_a_run_by_default_goes_on_as_one_without(pretrain_settings, tmp_path, caplog):
+def test_a_run_by_default_goes_on_as_one_without(all_devices, pretrain_settings, tmp_path, caplog):
     """It is said; it goes on where the other was stopped; checkpoints, evaluation and results are the same."""
 
     def run(**asked):

@@ -140,7 +140,8 @@ def run_here(command: str) -> object:
     return pytest.param(command, id=command, marks=pytest.mark.slow if slow else ())
 
 
-@pytest.mark.parametrize("command", map(run_here, commands()))
+@pytest.mark.slow  # a minute for all of them
+@pytest.mark.parametrize("command", [*map(run_here, commands())])
 def test_a_command_runs_as_it_is_documented(command, desk, models, monkeypatch, capsys):
     for placeholder, value in STANDS_FOR.items():
         command = command.replace(placeholder, value)
