@@ -26,6 +26,7 @@ fi
 stamp=".venv/installed-${1:-base}"
 if [ ! -e "$stamp" ] || [ setup.cfg -nt "$stamp" ]; then
   echo "installing gpt1-jax${1:+[$1]} into .venv (one to four minutes)"
-  "$python" -m pip install --quiet --disable-pip-version-check --editable ".${1:+[$1]}"
+  "$python" -m pip install --quiet --no-compile --disable-pip-version-check --editable ".${1:+[$1]}"
+  "$python" -m compileall -qq -j 0 .venv/lib || true # pip would use one core; templates that are no Python are left
   touch "$stamp"
 fi
