@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from gpt1_jax import bucket, tokenizers
 from gpt1_jax.errors import InputError
+from gpt1_jax.files import make_directory
 from gpt1_jax.interop.openai_folder import N_HEAD
 from gpt1_jax.mirror import copy_of
 from gpt1_jax.model import GPT1, GPT1Config, apply, count_parameters
@@ -115,15 +117,22 @@ def run(
     if tokenizer is not None or approximate:
         chosen = tokenizers.load(source if tokenizer is None else tokenizer, "approximate" if approximate else None)
     model, params, chosen = load_pretrained(source, step=step, n_ctx=n_ctx, n_head=n_head, tokenizer=chosen)
-    save_pretrained(target, model, params, chosen, format=format)
-    written, written_params, written_tokenizer = load_pretrained(
-        target, n_head=model.config.n_head if format == "openai" else None
-    )
-    if format == "openai":  # whose layout does not say it either
-        written = GPT1(dataclasses.replace(written.config, activation=model.config.activation), written.readout)
-        n_compared = _compare(written, _without_special_rows(params, written.config), written, written_params)
-    else:
-        n_compared = _compare(model, params, written, written_params)
+    make_directory(target, "target")
+    if any(target.iterdir()):
+        raise InputError(f"target={str(target)!r} is not empty; choose a new folder")
+    try:
+        save_pretrained(target, model, params, chosen, format=format)
+        written, written_params, written_tokenizer = load_pretrained(
+            target, n_head=model.config.n_head if format == "openai" else None
+        )
+        if format == "openai":  # whose layout does not say it either
+            written = GPT1(dataclasses.replace(written.config, activation=model.config.activation), written.readout)
+            n_compared = _compare(written, _without_special_rows(params, written.config), written, written_params)
+        else:
+            n_compared = _compare(model, params, written, written_params)
+    except BaseException:  # nobody should find half of it, or what computes something else
+        shutil.rmtree(target, ignore_errors=True)
+        raise
     return Conversion(
         source,
         target,

@@ -167,6 +167,13 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
         )
         names = _splits(config, spec)
     model, params, tokenizer = load_pretrained(checkpoint, step=config.step)
+    if model.readout is None and not config.zero_shot:
+        for field in ("splits", "predictions"):
+            if value := getattr(config, field):
+                raise InputError(
+                    f"{field}={value!r}: {checkpoint} is a language model without a task head, of which a text is "
+                    "evaluated; leave it out, or give zero_shot"
+                )
     mesh = make_mesh(config.mesh)
     check_mesh(mesh, batch_size=config.batch_size, **model.config.mesh_sizes)
     params = place(params, param_shardings(model, mesh))
@@ -211,6 +218,8 @@ def _check(config: EvaluateConfig) -> None:
         )
     if config.source and config.zero_shot:
         raise InputError(f"source={config.source!r} and zero_shot={config.zero_shot!r}: one of the two is evaluated")
+    if config.splits and (config.source or config.data):
+        raise InputError(f"splits={list(config.splits)} are the task's, and source and data have none; leave one out")
     if not config.zero_shot and (config.label_words or config.score):
         raise InputError("label_words and score are for zero_shot, which is empty; give it, or leave them out")
     if not config.zero_shot and config.task and (not config.data or config.task.name != "custom"):

@@ -130,8 +130,8 @@ MAKE_SPACE = "Make space there, or make it writable, and start the same command 
 
 
 def about_the_disk(error: OSError) -> str:
-    """What to say and do about a disk that is full or read-only; "" for other errors."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+    """What to say and do about a disk that is full, or a place that may not be written; "" for other errors."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM):
         return ""
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror}. {MAKE_SPACE}"

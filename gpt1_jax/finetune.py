@@ -283,8 +283,9 @@ def _keep_tokenizer(tokenizer: Tokenizer, workdir: Path, init_from: str | Path |
         shutil.rmtree(directory, ignore_errors=True)
         tokenizer.save(directory)
     elif (kept := marked[1].get("fingerprint")) != tokenizer.fingerprint:
+        where = "tokenizer" if init_from is None else f"init_from={str(init_from)!r}"
         raise InputError(
-            f"init_from={str(init_from)!r}: its tokenizer is not the one that the checkpoints in {workdir} were "
+            f"{where}: its tokenizer is not the one that the checkpoints in {workdir} were "
             f"trained with (fingerprint {tokenizer.fingerprint[:12]}, was {str(kept)[:12]}), so that they would read "
             "other tokens; choose another workdir, or give back the model that this run began with"
         )

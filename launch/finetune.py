@@ -25,7 +25,7 @@ WORKDIR = flags.DEFINE_string(
 INIT_FROM = flags.DEFINE_string(
     "init_from",
     None,
-    "Pre-trained model: a workdir, OpenAI's folder or a Hugging Face folder. Default: trained from scratch.",
+    "Pre-trained model: a workdir, OpenAI's or a Hugging Face folder. Default: from scratch; needs config.tokenizer.",
 )
 
 KEYS = cli.ConfigKeys(

@@ -50,6 +50,12 @@ def test_what_cannot_be_evaluated(pretrained, corpus, tmp_path):
         evaluate.run(pretrained, {"batch_size": 12})
     with pytest.raises(InputError, match="not both"):
         evaluate.run(pretrained, {"source": "text:a.txt", "data": ("a.csv",)})
+    with pytest.raises(InputError, match=r"splits=\['test'\] are the task's"):
+        evaluate.run(pretrained, {"splits": ("test",), "data": ("a.csv",)})
+    for asked in ({"splits": ("test",)}, {"predictions": str(tmp_path / "predictions")}):
+        with pytest.raises(InputError, match=r"is a language model without a task head, of which a text is"):
+            evaluate.run(pretrained, asked)
+    assert not (tmp_path / "predictions").exists()
     model, params, tokenizer = load_pretrained(pretrained)
     save_pretrained(tmp_path / "saved", model, params, tokenizer)
     with pytest.raises(InputError, match="no held-out text of its own"):

@@ -98,10 +98,9 @@ def _of_layers(config: ReproduceConfig, scores: Scores, task: str) -> list[Claim
     steps = len(medians) - 1
     if steps < 1:
         verdict = UNKNOWN
-    elif ups == steps and compare(full, none)[0] == HOLDS:
-        verdict = HOLDS
     elif ups == steps:
-        verdict = MEDIANS
+        over_all = compare(full, none)[0]
+        verdict = over_all if over_all in (HOLDS, ONE_RUN) else MEDIANS
     else:
         verdict = FAILS
     return [

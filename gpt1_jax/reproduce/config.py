@@ -125,6 +125,8 @@ class ReproduceConfig:
                 "finetune.seeds, .sweep and .task: a reproduction has one recipe for all; give `seeds` and `tasks` "
                 "at the top level, and the values that a sweep of launch/finetune.py chose"
             )
+        if not finetune.predict_test:
+            raise InputError("finetune.predict_test=False: the tables are of the test splits; leave it out")
         for name, remedy in (("n_transfer", "n_transfer at the top"), ("tokenizer", "pretrain.tokenizer.path")):
             if getattr(finetune, name) is not None:
                 raise InputError(f"finetune.{name}={getattr(finetune, name)!r}: give {remedy} instead")

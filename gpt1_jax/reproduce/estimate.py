@@ -32,6 +32,8 @@ class Estimate:
 
     def of(self, cells: Sequence[Cell]) -> str:
         """What cells will take together, in words."""
+        if not cells:
+            return "nothing is left"
         seconds = [self.seconds(cell) for cell in cells]
         known = [each for each in seconds if each is not None]
         unknown = len(seconds) - len(known)

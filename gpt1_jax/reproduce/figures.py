@@ -100,15 +100,15 @@ def _layers(config: ReproduceConfig, scores: Scores) -> Figure | None:
             axis.plot(
                 xs,
                 [spread.median for spread in spreads],
-                color=PALETTE[i],
-                marker=MARKERS[i],
+                color=PALETTE[i % len(PALETTE)],
+                marker=MARKERS[(i + i // len(PALETTE)) % len(MARKERS)],
                 markersize=6,
                 markeredgecolor="white",
                 linestyle="--" if train else "-",
                 label=printable(f"{config.title(name)}, {split}"),
             )
             low, high = [spread.low for spread in spreads], [spread.high for spread in spreads]
-            axis.fill_between(xs, low, high, color=PALETTE[i], alpha=0.08 if train else 0.2, linewidth=0)
+            axis.fill_between(xs, low, high, color=PALETTE[i % len(PALETTE)], alpha=0.08 if train else 0.2, linewidth=0)
     ticks = [-1, 0, *_whole(n_layer)]
     axis.set_xticks(ticks, ["nothing", "embed-\ndings", *map(str, ticks[2:])])
     axis.set(xlabel="layers transferred (with the embeddings)", ylabel="score (%)")
@@ -136,11 +136,11 @@ def _zero_shot(drawn: Sequence[Curve]) -> Figure | None:
         lstm = curve.trunk == "lstm"
         axis.plot(
             *zip(*points, strict=True),
-            color=PALETTE[i],
-            marker=MARKERS[i],
+            color=PALETTE[i % len(PALETTE)],
+            marker=MARKERS[(i + i // len(PALETTE)) % len(MARKERS)],
             markersize=5,
-            markerfacecolor="white" if lstm else PALETTE[i],
-            markeredgecolor=PALETTE[i] if lstm else "white",
+            markerfacecolor="white" if lstm else PALETTE[i % len(PALETTE)],
+            markeredgecolor=PALETTE[i % len(PALETTE)] if lstm else "white",
             linestyle="--" if lstm else "-",
             label=printable(f"{curve.title}, {'LSTM' if lstm else 'Transformer'}"),
         )

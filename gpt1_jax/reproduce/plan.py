@@ -135,6 +135,8 @@ def make_plan(config: ReproduceConfig, pretrained: str | Path | None, *, fetched
     models = {"transformer": ("pretrain/transformer", True) if pretrained is None else (str(pretrained), False)}
     if lstm:
         given = config.lstm.pretrained
+        if given is not None:
+            _given("lstm.pretrained", given, "lstm", config)
         models["lstm"] = ("pretrain/lstm", True) if given is None else (given, False)
     cells = [*_transformer_cells(config, specs, layers, models)]
     if lstm:
@@ -151,13 +153,21 @@ def make_plan(config: ReproduceConfig, pretrained: str | Path | None, *, fetched
 def _transformer(config: ReproduceConfig, pretrained: str | Path | None) -> GPT1Config:
     """The network of the pre-trained Transformer, which is loaded here so that a wrong path is found at once."""
     if pretrained is not None:
-        return load_pretrained(pretrained, n_head=config.finetune.model.n_head)[0].config
+        return _given("pretrained", pretrained, "transformer", config)
     if not config.pretrain.source and not config.pretrain.shards:
         raise InputError(
             "there is no model and no text: give --pretrained=PATH (the released weights, or a workdir), or name a "
             "text to pre-train on, such as --config.pretrain.source='text:books/**/*.txt'"
         )
     return GPT1Config(**config.pretrain.model.given())
+
+
+def _given(field: str, path: str | Path, trunk: str, config: ReproduceConfig) -> GPT1Config:
+    """The network of a model that is there, with the trunk that it has to have."""
+    found = load_pretrained(path, n_head=config.finetune.model.n_head)[0].config
+    if found.trunk != trunk:
+        raise InputError(f"{field}={str(path)!r}: its model.trunk is {found.trunk!r}, and not {trunk!r}; name another")
+    return found
 
 
 def _layers(config: ReproduceConfig, n_layer: int) -> tuple[int, ...]:

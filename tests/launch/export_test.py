@@ -57,7 +57,7 @@ def test_ids_need_jax_and_numpy_and_text_its_tokenizer(bare, pretrained, tmp_pat
     assert sum(json.loads(ids.stdout)[0]) == pytest.approx(1)
 
     examples = [{"premise": "a warm film .", "hypothesis": "{ dull"}, {"premise": "dull !", "hypothesis": "so it is"}]
-    lines = ["a warm film .\t{ dull", json.dumps(examples[1])]
+    lines = [f"\ufeff{json.dumps(examples[0])}", "dull !\tso it is"]  # some programs begin a file with that mark
     packages = ["sentencepiece", "sentencepiece.libs"]
     said = bare(packages, tmp_path / "exported" / "predict.py", input="\n".join(lines) + "\n")
     assert said.returncode == 0, said.stderr

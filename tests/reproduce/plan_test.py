@@ -137,6 +137,7 @@ def test_the_original_program_s_recipe_and_its_first_seed(tmp_path):
         ({"tasks": {"a/b": {}}}, "tasks.a/b: a name is letters"),
         ({"seeds": 0}, "seeds=0 must be at least 1"),
         ({"finetune": {"seeds": 3}}, "finetune.seeds, .sweep and .task"),
+        ({"finetune": {"predict_test": False}}, "finetune.predict_test=False: the tables are of the test splits"),
         ({"finetune": {"n_transfer": 3}}, "finetune.n_transfer=3: give n_transfer at the top"),
         ({"finetune": {"lm_coef": 0.0}}, "finetune.lm_coef=0: table 5 compares"),
         ({"keep_checkpoints": "best"}, "keep_checkpoints='best' is unknown"),

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
+import io
 import json
 import math
 import sys
@@ -284,8 +285,9 @@ def main() -> None:
     parser.add_argument("--top_k", type=int, help="draws from the k likeliest tokens only")
     parser.add_argument("--seed", type=int, default=0)
     options = vars(parser.parse_args())
-    texts = options.pop("texts") or [line.rstrip("\r\n") for line in sys.stdin]
+    given = options.pop("texts")
     try:
+        texts = given or _lines(sys.stdin.buffer.read())
         model = load()
         if isinstance(model, LanguageModel):
             print("\n---\n".join(model.generate(texts, **options)))
@@ -300,9 +302,18 @@ def main() -> None:
         print(json.dumps({"score": label} if model.card["score_range"] else classes, ensure_ascii=False))
 
 
+def _lines(data: bytes) -> list[str]:
+    """The lines of a file in UTF-8, with or without the mark that some programs begin it with."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the standard input is not UTF-8 ({error}); convert it first") from None
+    return [line.rstrip("\r\n") for line in io.StringIO(text)]
+
+
 def _parse(line: str, fields: Sequence[str]) -> str | dict[str, Any]:
     """An example of the command line: a JSON object, or the fields with tabs between them; answers come last."""
-    if line.startswith("{"):
+    if line.lstrip().startswith("{"):
         try:
             return json.loads(line)
         except json.JSONDecodeError:

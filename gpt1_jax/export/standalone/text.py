@@ -77,7 +77,14 @@ def _sentencepiece(folder: Path, marker: dict[str, Any]) -> Tokenizer:
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_proto=(folder / "sentencepiece.model").read_bytes())
-    return lambda text: processor.Encode(text.replace("\r\n", "\n")), processor.Decode
+
+    def encode(text: str) -> list[int]:
+        try:
+            return processor.Encode(text.replace("\r\n", "\n").encode("utf-8"))
+        except UnicodeEncodeError:
+            raise ValueError(f"{text!r:.80} holds half of a surrogate pair: the text is damaged, or no UTF-8") from None
+
+    return encode, processor.Decode
 
 
 def _openai(folder: Path, marker: dict[str, Any]) -> Tokenizer:
