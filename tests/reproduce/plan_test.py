@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import random_params
 
+from gpt1_jax import GPT1, GPT1Config, load_pretrained, save_pretrained
 from gpt1_jax.config import from_config
 from gpt1_jax.errors import InputError
 from gpt1_jax.reproduce.cells import Done
@@ -110,13 +112,21 @@ def test_parts_and_numbers_of_layers_are_chosen(glue):
         plan(glue, n_transfer=[4])
 
 
-def test_with_a_model_but_no_text_there_is_no_lstm(glue, pretrained):
+def test_with_a_model_but_no_text_there_is_no_lstm(glue, pretrained, tmp_path):
     found = plan(glue, str(pretrained), pretrain={})
     assert {cell.init_from for cell in found.cells} == {str(pretrained)}
     assert not any(cell.kind == "pretrain" or "lstm" in cell.name for cell in found.cells)
     assert found.n_layer == 2
     assert "config.lstm.pretrained" in found.missing["lstm"]
-    assert "finetune/cola/lstm/seed_0" in names(plan(glue, str(pretrained), pretrain={}, lstm={"pretrained": "L"}))
+    with pytest.raises(InputError, match=r"lstm\.pretrained=.*trunk is 'transformer', and not 'lstm'"):
+        plan(glue, str(pretrained), pretrain={}, lstm={"pretrained": str(pretrained)})
+    tokenizer = load_pretrained(pretrained)[2]
+    model = GPT1(GPT1Config(tokenizer.vocab_size, n_ctx=8, n_embd=8, n_head=1, n_layer=1, trunk="lstm", lstm_units=8))
+    lstm = str(tmp_path / "lstm")
+    save_pretrained(lstm, model, random_params(model), tokenizer)
+    assert "finetune/cola/lstm/seed_0" in names(plan(glue, str(pretrained), pretrain={}, lstm={"pretrained": lstm}))
+    with pytest.raises(InputError, match=r"^pretrained=.*trunk is 'lstm', and not 'transformer'"):
+        plan(glue, lstm, pretrain={})
 
 
 def test_the_original_program_s_recipe_and_its_first_seed(tmp_path):
