@@ -119,6 +119,14 @@ class ReproduceConfig:
         for name in self.tasks:
             if not name.replace("_", "").replace("-", "").isalnum():
                 raise InputError(f"tasks.{name}: a name is letters, digits, - and _, for it names a folder")
+        in_the_paper = {column.task for table in paper.TABLES.values() for column in table}
+        of_data_set: dict[str, str] = {}
+        for name, entry in self.tasks.items():
+            if entry.task.name in in_the_paper and (other := of_data_set.setdefault(entry.task.name, name)) != name:
+                raise InputError(
+                    f"tasks.{other} and tasks.{name} are both of {entry.task.name!r}, which has one place in the "
+                    "paper's tables; leave one out"
+                )
         finetune = self.finetune
         if finetune.seeds != 1 or finetune.sweep != SweepConfig() or finetune.task != TaskConfig():
             raise InputError(

@@ -145,6 +145,10 @@ def test_the_original_program_s_recipe_and_its_first_seed(tmp_path):
         ({"parts": ["table6"]}, "parts: 'table6' is unknown; use some of 'tables'"),
         ({"tasks": {}}, "tasks is empty"),
         ({"tasks": {"a/b": {}}}, "tasks.a/b: a name is letters"),
+        (
+            {"tasks": {"a": {"task": {"name": "cola"}}, "b": {"task": {"name": "cola"}}}},
+            "tasks.a and tasks.b are both of",
+        ),
         ({"seeds": 0}, "seeds=0 must be at least 1"),
         ({"finetune": {"seeds": 3}}, "finetune.seeds, .sweep and .task"),
         ({"finetune": {"predict_test": False}}, "finetune.predict_test=False: the tables are of the test splits"),
