@@ -14,7 +14,7 @@ import numpy as np
 
 from gpt1_jax import bucket, tokenizers
 from gpt1_jax.errors import InputError
-from gpt1_jax.files import make_directory
+from gpt1_jax.files import make_new_directory
 from gpt1_jax.interop.openai_folder import N_HEAD
 from gpt1_jax.mirror import copy_of
 from gpt1_jax.model import GPT1, GPT1Config, apply, count_parameters
@@ -117,9 +117,7 @@ def run(
     if tokenizer is not None or approximate:
         chosen = tokenizers.load(source if tokenizer is None else tokenizer, "approximate" if approximate else None)
     model, params, chosen = load_pretrained(source, step=step, n_ctx=n_ctx, n_head=n_head, tokenizer=chosen)
-    make_directory(target, "target")
-    if any(target.iterdir()):
-        raise InputError(f"target={str(target)!r} is not empty; choose a new folder")
+    make_new_directory(target, "target")
     try:
         save_pretrained(target, model, params, chosen, format=format)
         written, written_params, written_tokenizer = load_pretrained(

@@ -107,6 +107,17 @@ def make_directory(path: Path, field: str) -> None:
         ) from None
 
 
+def make_new_directory(path: Path, field: str) -> None:
+    """`make_directory` of a folder that nothing is in yet.
+
+    Raises:
+      InputError: as there, or something is in it.
+    """
+    make_directory(path, field)
+    if any(path.iterdir()):
+        raise InputError(f"{field}={str(path)!r} is not empty; choose a new folder")
+
+
 def check_writable(path: Path, field: str) -> None:
     """Tries whether a file can be written, before the work whose result it gets; what is there stays.
 

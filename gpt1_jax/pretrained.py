@@ -14,7 +14,7 @@ from gpt1_jax import bucket, tokenizers
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.errors import InputError, did_you_mean
-from gpt1_jax.files import make_directory
+from gpt1_jax.files import make_new_directory
 from gpt1_jax.interop.huggingface import is_huggingface_folder, load_huggingface, save_huggingface
 from gpt1_jax.interop.openai_folder import is_openai_folder, load_openai, save_openai
 from gpt1_jax.mirror import checkpoints_of, copy_of
@@ -150,9 +150,7 @@ def save_pretrained(
     if format not in FORMATS:
         raise InputError(f"format={format!r} is unknown; use one of {list(FORMATS)}{did_you_mean(format, FORMATS)}")
     check_tokenizer(tokenizer, model.config.vocab_size, path)
-    make_directory(path, "path")
-    if any(path.iterdir()):
-        raise InputError(f"path={str(path)!r} is not empty; choose a new folder")
+    make_new_directory(path, "path")
     missing = isinstance(tokenizer, tokenizers.MissingTokenizer)
     original = tokenizer if isinstance(tokenizer, tokenizers.OpenAITokenizer) else None
     # Weights come first: a model that the format cannot express leaves an empty folder.
