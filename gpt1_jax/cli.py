@@ -243,12 +243,26 @@ def _parse(argv: list[str]) -> list[str]:
     except (flags.Error, OSError) as error:
         message = _reason(error)
     except (AttributeError, KeyError) as error:
-        if not traceback.extract_tb(error.__traceback__)[-1].filename.endswith("config_dict.py"):
+        if "ml_collections" not in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts:
             raise
-        key = error.args[0].args[0] if isinstance(error.args[0], KeyError) else error.args[0]
-        message = f"--config has no such key: {key}"
+        said = error.args[0].args[0] if isinstance(error.args[0], KeyError) else error.args[0]
+        message = _unknown_key(argv, str(said))
     print("error:", " ".join(message.split()), file=sys.stderr)
     sys.exit(2)
+
+
+def _unknown_key(argv: list[str], said: str) -> str:
+    """The message about a key that the config does not have: what ml_collections said, and where the key is."""
+    key = said.split("'")[1] if said.startswith("'") else said
+    for argument in argv[1:]:
+        path = argument.partition("=")[0].lstrip("-").split(".")
+        if key in path:
+            meant = re.search('Did you mean "(.+?)"', said)
+            hint = (
+                f"; did you mean {meant[1]!r}?" if meant else "; the config file and --help have those that there are"
+            )
+            return f"--{'.'.join(path)}: {'.'.join(path[: path.index(key)])} has no key {key!r}{hint}"
+    return f"--config has no such key: {said}"
 
 
 def _check_config_file(argv: list[str]) -> None:

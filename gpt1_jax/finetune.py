@@ -239,6 +239,9 @@ def _run(
                 frozen_trunk=config.freeze != "none",
             ),
         )
+        if best:
+            by = best["best_metric"].replace("_", " ")
+            logging.info("what follows is of update %s of %s, the best by %s", f"{trained.step:,}", f"{n_steps:,}", by)
         with stopping_at(trained.last_step):
             predicted = {
                 name: evaluator(trained.params, PartialPredictions(workdir, readout, splits[name]))

@@ -135,8 +135,7 @@ def make_schedule(config: OptimizerConfig, n_steps: int) -> Schedule:
     if config.warmup_steps is not None and config.warmup_steps >= n_steps:
         raise InputError(
             f"optimizer.warmup_steps={config.warmup_steps} does not fit a run of {n_steps} steps; "
-            f"use a number below {n_steps}, or warmup_steps=None for warmup_fraction={config.warmup_fraction} of it; "
-            "with that, the same command goes on with what this one has made"
+            f"use a number below {n_steps}, or warmup_steps=None for warmup_fraction={config.warmup_fraction} of it"
         )
     warmup = config.warmup_fraction if config.warmup_steps is None else config.warmup_steps / n_steps
     return _schedule(config.learning_rate, n_steps, warmup, config.schedule)

@@ -177,6 +177,8 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
             "config.source is empty; name the text, such as text:books/**/*.txt or jsonl:corpus.jsonl#text, or in "
             "config.shards a folder of launch/prepare.py"
         )
+    else:
+        agreement.on_first(lambda: describe_source(config.source))  # refuses one that is not there
     if config.n_steps is not None:
         make_schedule(config.optimizer, config.n_steps)  # refuses a warm-up that does not fit
     best = _best(config)

@@ -247,7 +247,8 @@ def _is_below(name: str, fields: tuple[str, ...]) -> bool:
 def check_same_run(path: Path, old: Mapping[str, Any], new: Mapping[str, Any], mutable: tuple[str, ...]) -> None:
     """Raises an InputError that lists the fields which differ and must not; logs those that may."""
     before, now = flatten(old), flatten(new)
-    changed, refused = [], []
+    changed: list[str] = []
+    refused: dict[str, str] = {}
     for name in sorted(before.keys() | now.keys()):
         there, here = (json.dumps(fields[name]) if name in fields else "absent" for fields in (before, now))
         if there == here or (name in before and name in now and before[name] == now[name]):  # 1 and 1.0
@@ -255,10 +256,11 @@ def check_same_run(path: Path, old: Mapping[str, Any], new: Mapping[str, Any], m
         if _is_below(name, mutable):
             changed.append(f"{name} was {there}, is {here}")
         else:
-            refused.append(f"{name} is {there} there, {here} here")
-    if refused:
+            refused[name] = f"{name} is {there} there, {here} here"
+    if refused:  # what follows from a setting (model.n_layer, of config.model.n_layer) is not one more
+        told = [text for name, text in refused.items() if f"config.{name}" not in refused]
         raise InputError(
-            f"workdir={path} belongs to a run with other settings: {'; '.join(refused)}. "
+            f"workdir={path} belongs to a run with other settings: {'; '.join(told)}. "
             "To resume that run, give its values; to start one with these, choose another workdir"
             + (f". What may change on a resume: {', '.join(mutable)}." if mutable else ".")
         )

@@ -185,10 +185,13 @@ def _column_remedy(spec: TaskSpec, column: str) -> str:
     if spec.homepage:  # official files have the columns that they have
         return ""
     if column == spec.label:
-        name = "name the label's column in task.label (launch/evaluate.py: --label=COLUMN), or " * (column == "label")
-        return f"; {name}declare a split without labels in task.unlabelled (--unlabelled)"
-    if spec.fields.get(column) != column:  # the user said so
+        name = "name the label's column in task.label (launch/evaluate.py: --label=COLUMN, with every --field)"
+        return f"; {name}, or declare a split without labels in task.unlabelled (--unlabelled)"
+    field = next((name for name, named in spec.fields.items() if named == column), None)
+    if field is None:
         return ""
+    if field != column:
+        return f"; task.fields.{field} says so: correct it (launch/evaluate.py: --field={field}=COLUMN, with --label)"
     remedy = f"; name the column of {column!r} in task.fields.{column} (launch/evaluate.py: --field={column}=COLUMN)"
     others = [field for field in OPTIONAL_FIELDS if field != column]
     return remedy + (f", or that of {others[0]!r} alone to do without" if column in OPTIONAL_FIELDS else "")

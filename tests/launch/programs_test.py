@@ -94,7 +94,16 @@ BAD_INPUT = [
     ("pretrain", ["--config=configs/pretrain.py:smal"], "quickstart, continue; did you mean 'small'?"),
     ("pretrain", ["--config=configs/pretrian.py:small"], "no such file; did you mean configs/pretrain.py?"),
     ("pretrain", ["--config", "cfg/pretrain.py"], f"no such file; did you mean {ROOT}/configs/pretrain.py?"),
-    ("pretrain", ["--config=configs/pretrain.py", "--config.modle.n_layer=2"], "error: --config has no such key"),
+    (
+        "pretrain",
+        ["--config=configs/pretrain.py", "--config.modle.n_layer=2"],
+        "error: --config.modle.n_layer: config has no key 'modle'; did you mean 'model'?",
+    ),
+    (
+        "pretrain",
+        ["--config=configs/pretrain.py", "--config.model.n_layerz=2"],
+        "error: --config.model.n_layerz: config.model has no key 'n_layerz'; did you mean 'n_layer'?",
+    ),
     ("pretrain", ["--config=configs/pretrain.py", "--config.n_step=2"], '"n_steps"'),
     ("pretrain", ["--config=configs/pretrain.py", "--config.n_steps=two"], "error: flag --config.n_steps=two"),
     ("pretrain", ["--config=configs/pretrain.py:small"], "error: config.source is empty"),
