@@ -228,10 +228,10 @@ def _check(
     _check_integer("stride", stride, 1, config.n_ctx, "leave it out for n_ctx / 2")
     if top_k is not None:
         _check_integer("top_k", top_k, 1, None, "leave it out (None) to draw from all tokens")
-    if not (temperature >= 0 and math.isfinite(temperature)):
-        raise InputError(f"temperature={temperature} must be a number from 0 up; 0 takes the likeliest token always")
-    if not 0 < top_p <= 1:
-        raise InputError(f"top_p={top_p} must be above 0 and at most 1; 1 draws from all tokens")
+    if not 0 <= _number(temperature) < math.inf:
+        raise InputError(f"temperature={temperature!r} must be a number from 0 up; 0 takes the likeliest token always")
+    if not 0 < _number(top_p) <= 1:
+        raise InputError(f"top_p={top_p!r} must be above 0 and at most 1; 1 draws from all tokens")
     for i, stop in enumerate(stop_sequences):
         if not stop or not all(0 <= t < config.vocab_size for t in stop):
             raise InputError(
@@ -250,6 +250,14 @@ def _check(
                 f"prompts[{i}] holds the token id {bad[0]}; ids must be from 0 to {config.n_rows - 1} (vocab_size="
                 f"{config.vocab_size}, n_special={config.n_special}); encode it with the tokenizer of this model"
             )
+
+
+def _number(value: Any) -> float:
+    """It as a float; NaN, which is in no range, of what is no number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def _check_integer(name: str, value: int, low: int, high: int | None, remedy: str) -> None:

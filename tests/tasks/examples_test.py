@@ -139,7 +139,11 @@ CHOICE = {"kind": "multiple_choice", "labels": ("0", "1")}
             {},
             r"no column 'text'.*; name the column of 'text' in task\.fields\.text .*--field=text=COLUMN",
         ),
-        ({"label": "x"}, {"fields": {"text": "review"}}, r"no column 'review'.*; task\.fields\.text says so: correct it"),
+        (
+            {"label": "x"},
+            {"fields": {"text": "review"}},
+            r"no column 'review'.*; task\.fields\.text says so: correct it",
+        ),
         ({"question": "q", "answers": ["a", "b"], "label": 0}, CHOICE, "or that of 'question' alone to do without"),
         ({"text": " ", "label": "x"}, {}, r"a\.jsonl:2: column 'text': the text is empty.*allow_empty"),
         ({"text": 3, "label": "x"}, {}, r"a\.jsonl:2: column 'text': a text is expected, got 3 \(int\)"),

@@ -64,7 +64,8 @@ class _Model:
         n_ids = self.card["vocab_size"] + len(self.card["special_tokens"])
         most = self.card["n_ctx"] if most is None else most
         if not 0 < len(ids) <= most or not 0 <= min(ids) <= max(ids) < n_ids:
-            raise ValueError(f"ids: {list(ids)!r:.80}: 1 to {most} of them, each from 0 to {n_ids - 1}, are allowed")
+            many = "at least one" if most == sys.maxsize else f"1 to {most}"
+            raise ValueError(f"ids: {list(ids)!r:.80}: {many} of them, each from 0 to {n_ids - 1}, are allowed")
         return len(ids)
 
     def encode(self, text: str) -> list[int]:
@@ -112,6 +113,7 @@ class Task(_Model):
 
     def predict_ids(self, examples: Sequence[Sequence[Ids]], *, batch_size: int = 32) -> np.ndarray:
         """Probabilities [N, labels], or scores [N], of examples given as the streams that `streams` makes."""
+        _check_whole("batch_size", batch_size, least=1)
         if not len(examples):
             raise ValueError("there are no examples; give at least one")
         longest = [max(self._check(stream) for stream in streams) for streams in examples]
@@ -200,6 +202,7 @@ class LanguageModel(_Model):
         """
         if not 0 <= temperature < math.inf or (top_k is not None and top_k < 1):
             raise ValueError(f"temperature={temperature}, top_k={top_k}: numbers from 0 and from 1 up are allowed")
+        _check_whole("max_new_tokens", max_new_tokens, least=0)
         for prompt in prompts:
             self._check(prompt, sys.maxsize)
         n_ctx, rng = self.card["n_ctx"], np.random.default_rng(seed)
@@ -255,6 +258,11 @@ class LanguageModel(_Model):
             return [(jnp.zeros((rows, card["lstm_units"]), "float32"),) for _ in range(2)]
         shape = (rows, card["n_head"], _padded(room, card["n_ctx"]), card["head_dim"])
         return [tuple(jnp.zeros(shape, card["dtype"]) for _ in range(card["n_layer"])) for _ in range(2)]
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name}={value!r} must be a whole number from {least} up")
 
 
 def _draw(logits: np.ndarray, temperature: float, top_k: int | None, rng: np.random.Generator) -> list[int]:
