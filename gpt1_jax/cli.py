@@ -42,7 +42,7 @@ from ml_collections.config_flags import tuple_parser
 from gpt1_jax import cli_help
 from gpt1_jax.cli_help import ConfigKeys as ConfigKeys  # programs name it
 from gpt1_jax.errors import InputError
-from gpt1_jax.files import about_the_disk, nearest
+from gpt1_jax.files import about_the_disk, is_address, nearest
 
 
 def run(main: Callable[[], None], *, several: bool = False, keys: ConfigKeys | None = None) -> None:
@@ -175,6 +175,13 @@ def command(program: str, values: Mapping[str, Any]) -> str:
         text = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
         words.append(f"--{name}={shlex.quote(text) if text else ''}")
     return " ".join(words)
+
+
+def export_command(checkpoint: str) -> str:
+    """The command line that exports a model: beside it, or of a bucket's into the current folder."""
+    place = checkpoint.rstrip("/")
+    target = f"{place.rpartition('/')[2] if is_address(place) else place}-export"
+    return command("export", {"checkpoint": checkpoint, "target": target})
 
 
 def next_steps(*commands: str) -> str:

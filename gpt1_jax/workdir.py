@@ -126,7 +126,7 @@ def open_workdir(
     try:
         if workdir.resumed:
             old = read_config(path)
-            _check_same_program(path, old, config)
+            check_same_program(path, old, config)
             old = with_defaults(old, config, defaults or {})
             if made_from is None or has_checkpoint(path):
                 check_same_run(path, old, config, mutable)
@@ -192,7 +192,7 @@ def _make_and_probe(path: Path, min_free_bytes: int) -> None:
         )
 
 
-def _check_same_program(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def check_same_program(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Raises an InputError for the workdir of another program, of which every field differs."""
     if old.get("program") != new.get("program"):
         raise InputError(

@@ -82,8 +82,7 @@ def main() -> None:
             print(f"\n{what} are in {where}")
     is_task = ZERO_SHOT.value or any(isinstance(value, dict) for value in results.values()) or not results
     if is_task and not ZERO_SHOT.value:
-        target = f"{CHECKPOINT.value.rstrip('/')}-export"
-        print(cli.next_steps(cli.command("export", {"checkpoint": CHECKPOINT.value, "target": target})))
+        print(cli.next_steps(cli.export_command(CHECKPOINT.value)))
     else:
         print(cli.next_steps(cli.command("generate", {"checkpoint": CHECKPOINT.value, "prompt": "it was"})))
 

@@ -47,8 +47,7 @@ def main() -> None:
         seed=SEED.value,
     )
     print("\n---\n".join(texts), flush=True)
-    target = f"{CHECKPOINT.value.rstrip('/')}-export"
-    print(cli.next_steps(cli.command("export", {"checkpoint": CHECKPOINT.value, "target": target})), file=sys.stderr)
+    print(cli.next_steps(cli.export_command(CHECKPOINT.value)), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -143,6 +143,11 @@ def test_drawn_tokens_come_from_the_likeliest_and_a_seed(language_model):
     assert exported.generate_ids([]) == []
     with pytest.raises(ValueError, match="top_k=0: numbers from 0 and from 1 up"):
         exported.generate_ids(ids, top_k=0)
+    for wrong in (3.5, -1):
+        with pytest.raises(ValueError, match=f"max_new_tokens={wrong} must be a whole number from 0 up"):
+            exported.generate_ids(ids, max_new_tokens=wrong)
+    with pytest.raises(ValueError, match="at least one of them, each from 0 to 379"):
+        exported.generate_ids([[380]])
     with pytest.raises(ValueError, match="give a list of them"):
         exported.generate("a film")
     drawn = [exported.generate_ids(ids, max_new_tokens=8, temperature=2.0, seed=seed) for seed in (0, 0, 1)]
@@ -298,5 +303,7 @@ def test_a_model_without_a_tokenizer_takes_ids(tmp_path):
     assert exported.predict_ids([[[380, 5, 382]]]).shape == (1, 2)
     with pytest.raises(ValueError, match="each from 0 to 382, are allowed"):
         exported.predict_ids([[[380, 5, 383]]])
+    with pytest.raises(ValueError, match="batch_size=0 must be a whole number from 1 up"):
+        exported.predict_ids([[[380, 5, 382]]], batch_size=0)
     with pytest.raises(ValueError, match="exported without a tokenizer; give ids"):
         exported(["a film"])

@@ -299,6 +299,8 @@ def test_a_text_stops_at_the_document_separator():
         ({"top_k": 0}, "top_k=0"),
         ({"top_k": 2.5}, "top_k=2.5"),
         ({"top_p": 0.0}, "top_p=0.0"),
+        ({"top_p": None}, "top_p=None must be above 0"),
+        ({"temperature": None}, "temperature=None must be a number"),
         ({"top_p": 1.1}, "top_p=1.1"),
         ({"max_new_tokens": -1}, "max_new_tokens=-1"),
         ({"seed": -1}, "seed=-1"),

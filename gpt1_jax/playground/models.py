@@ -67,10 +67,11 @@ def load(paths: Sequence[str]) -> list[Loaded]:
     """
     if not paths:
         raise InputError("checkpoint is empty; give at least one, such as --checkpoint=runs/books")
-    for path in paths:
-        if list(paths).count(path) > 1:
+    plain = [path.rstrip("/") or path for path in paths]
+    for path in plain:
+        if plain.count(path) > 1:
             raise InputError(f"checkpoint={path} is given twice; leave one out")
-    return [_load(path) for path in paths]
+    return [_load(path) for path in plain]
 
 
 def _load(path: str) -> Loaded:

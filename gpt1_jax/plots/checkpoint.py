@@ -70,6 +70,8 @@ def write_plots(
     if folder is None and (not is_run or local != Path(checkpoint)):
         raise InputError(f"output: {checkpoint} is no workdir on this machine; name a folder for the plots")
     folder = local / PLOTS if folder is None else Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"output={str(folder)!r} is a file; name a folder for the plots")
     several = is_run and read_config(local)["program"] == "finetune, repeated"
     figures: Iterable[tuple[str, Figure]] = ()
     if prompts or (not several and (not is_run or has_checkpoint(local))):
@@ -78,6 +80,8 @@ def write_plots(
         streams = [_stream(model, tokenizer, prompt) for prompt in prompts]  # refused before anything is drawn
         figures = _figures(model, params, tokenizer, streams, _token_counts(local, model))
     written = write_run_plots(local, folder) if several or (local / FILE).exists() else []
+    for old in folder.glob("prompt_*.png") if prompts else ():  # of more prompts, or longer ones
+        old.unlink()
     for name, figure in figures:
         written.append(folder / f"{name}.png")
         style.save(written[-1], figure)

@@ -106,6 +106,10 @@ class ReproduceConfig:
 
     def __post_init__(self) -> None:
         """Checks names and ranges, and what is said in two places."""
+        if not self.parts:
+            raise InputError(f"parts is empty; use some of {quoted(PARTS)}")
+        if self.wnli is not None and not 0 <= self.wnli <= 100:
+            raise InputError(f"wnli={self.wnli} is an accuracy in percent, from 0 to 100")
         for name in self.parts:
             if name not in PARTS:
                 raise InputError(f"parts: {name!r} is unknown; use some of {quoted(PARTS)}")

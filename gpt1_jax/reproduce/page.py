@@ -175,10 +175,11 @@ def _setup(config: ReproduceConfig, scores: Scores) -> str:
     kinds = {"pretrain": "Pre-training", "finetune": "Fine-tuning", "zero_shot": "Zero-shot"}
     seconds = {title: sum(d.seconds for d in scores.done if d.cell.kind == kind) for kind, title in kinds.items()}
     rows = [(title, page.duration(value)) for title, value in seconds.items() if value]
+    given = config.lstm.pretrained
     rows += [
         ("Together", page.duration(sum(seconds.values()))),
         ("Layers of the Transformer", str(scores.plan.n_layer)),
-        ("Units of the LSTM", str(config.lstm.units)),
+        ("Units of the LSTM", page.text(f"those of {given}" if given else config.lstm.units)),
         ("Seeds of a fine-tuning", str(config.seeds)),
         ("gpt1-jax", page.text(__version__)),
         ("JAX", page.text(jax.__version__)),

@@ -31,8 +31,9 @@ from gpt1_jax.reproduce.scores import Scores
 from gpt1_jax.reproduce.tables import Table
 from gpt1_jax.reproduce.tasks import Scored, second_scored
 from gpt1_jax.version import __version__
-from gpt1_jax.workdir import open_workdir
+from gpt1_jax.workdir import CONFIG, check_same_program, open_workdir, read_config
 
+PROGRAM = "reproduce"
 _PAGE_EVERY_S = 120.0
 
 
@@ -72,7 +73,7 @@ def run(config: Any, workdir: str | Path, pretrained: str | Path | None = None) 
     config, root = _checked(config, workdir)
     record = {
         "version": __version__,
-        "program": "reproduce",
+        "program": PROGRAM,
         "pretrained": None if pretrained is None else str(pretrained),
         "config": to_dict(config),
     }
@@ -96,6 +97,10 @@ def outline(config: Any, workdir: str | Path, pretrained: str | Path | None = No
       InputError: as `run`, before anything is run.
     """
     config, root = _checked(config, workdir)
+    if (root / CONFIG).exists():
+        check_same_program(root, read_config(root), {"program": PROGRAM})
+    elif root.exists() and not root.is_dir():
+        raise InputError(f"workdir={root} is a file; choose a folder")
     return "\n".join(_State.open(config, root, pretrained).outline())
 
 

@@ -104,7 +104,7 @@ def test_fields_have_the_names_of_the_task(reviews, tasks, language_model, tmp_p
 def test_what_cannot_be_loaded(reviews):
     for paths, message in (
         ([], "checkpoint is empty"),
-        ([str(reviews)] * 2, "given twice"),
+        ([str(reviews), f"{reviews}/"], "given twice"),
         (["gone"], "not a workdir"),
     ):
         with pytest.raises(InputError, match=message):

@@ -31,6 +31,10 @@ def test_a_run_its_model_and_a_prompt(small_run, tmp_path):
     prompts = [f"prompt_1_{name}" for name in ("heads", "layers", "next")]
     assert names(paths) == sorted([*RUN, "positions", "tokens", "token_norms", *prompts])
     assert all(path.parent == tmp_path / "new" for path in paths)
+    paths[0].with_name("prompt_2_next.png").touch()  # of a time before, with more prompts
+    assert names(write_plots(small_run, tmp_path / "new", ["the"])) == names(list(tmp_path.glob("new/*.png")))
+    with pytest.raises(InputError, match=r"output=.*is a file; name a folder"):
+        write_plots(small_run, paths[0])
 
 
 def test_a_folder_without_a_run_needs_one_for_the_pictures(openai, tmp_path):

@@ -143,6 +143,8 @@ def test_the_original_program_s_recipe_and_its_first_seed(tmp_path):
     ("changes", "message"),
     [
         ({"parts": ["table6"]}, "parts: 'table6' is unknown; use some of 'tables'"),
+        ({"parts": []}, "parts is empty; use some of 'tables'"),
+        ({"wnli": 156.0}, "wnli=156.0 is an accuracy in percent, from 0 to 100"),
         ({"tasks": {}}, "tasks is empty"),
         ({"tasks": {"a/b": {}}}, "tasks.a/b: a name is letters"),
         (

@@ -187,4 +187,8 @@ def test_the_workdir_of_another_program_is_refused(runs, settings, tmp_path):
     (tmp_path / "config.json").write_text('{"program": "finetune"}', encoding="utf-8")
     with pytest.raises(InputError, match="a run of 'finetune', this is 'reproduce': choose another workdir"):
         workflow.run(settings(), tmp_path)
+    with pytest.raises(InputError, match="a run of 'finetune', this is 'reproduce'"):
+        workflow.outline(settings(), tmp_path)
+    with pytest.raises(InputError, match="is a file; choose a folder"):
+        workflow.outline(settings(), tmp_path / "config.json")
     assert runs.asked == []
