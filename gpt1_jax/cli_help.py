@@ -52,7 +52,7 @@ def page(module: str, doc: str, keys: ConfigKeys | None = None) -> str:
     parts = [inspect.cleandoc(doc)]
     parts.append("Flags:\n" + _columns(_flag(flag) for flag in flags.FLAGS.get_key_flags_for_module(module)))
     if keys is not None:
-        rows = [(f"{name}={_text(value)}", text) for name, value, text in _described(keys)]
+        rows = [(_setting(name, value), text) for name, value, text in _described(keys)]
         parts.append(f"Keys of the config that matter, given as --config.KEY=VALUE:\n{_columns(rows)}")
     return "\n\n".join(parts)
 
@@ -94,10 +94,11 @@ def _default(name: str) -> Any:
     return getattr(importlib.import_module(module), cls)()
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return ",".join(map(str, value))
-    return str(value)
+def _setting(name: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{name}.NAME="
+    text = ",".join(map(str, value)) if isinstance(value, tuple | list) else value
+    return f"{name}={text}"
 
 
 def _columns(rows: Iterable[tuple[str, str]]) -> str:

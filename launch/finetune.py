@@ -31,11 +31,14 @@ INIT_FROM = flags.DEFINE_string(
 KEYS = cli.ConfigKeys(
     "gpt1_jax.finetune_config:FinetuneConfig",
     (
+        "task.data",
         "task.train",
         "task.validation",
         "task.test",
+        "task.fields",
         "task.label",
         "task.kind",
+        "model.dtype",
         "batch_size",
         "epochs",
         "optimizer.learning_rate",

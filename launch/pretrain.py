@@ -18,15 +18,13 @@ from ml_collections import config_flags
 from gpt1_jax import cli, host_memory
 
 CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "configs/pretrain.py[:SIZE]; sizes: gpt1, small, quickstart, continue. Required."
+    "config", None, "configs/pretrain.py[:SIZE]: gpt1, small, quickstart or continue. Required."
 )
 flags.mark_flag_as_required("config")
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "Folder of the run, also gs://...: made, or continued. Required.", required=True
 )
-INIT_FROM = flags.DEFINE_string(
-    "init_from", None, "Model to go on with: a workdir, OpenAI's folder or a Hugging Face folder. Default: a new one."
-)
+INIT_FROM = flags.DEFINE_string("init_from", None, "Model to go on with: a workdir, OpenAI's or a Hugging Face folder.")
 
 KEYS = cli.ConfigKeys(
     "gpt1_jax.pretrain:PretrainConfig",

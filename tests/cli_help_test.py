@@ -53,6 +53,9 @@ def test_the_defaults_of_config_keys_are_the_real_ones(name, config, monkeypatch
     assert len(shown) > 8
     real = flatten(to_dict(config)) | {f"model.{key}": value for key, value in to_dict(GPT1Config()).items()}
     for key, value in shown.items():
+        if key.endswith(".NAME"):  # of a mapping, whose names are many
+            assert (value, real[key.replace("NAME", "text")]) == ("", "")
+            continue
         assert value == ("" if real[key] in ([], "") else str(real[key]))
 
 
