@@ -155,7 +155,7 @@ class SentencePieceTokenizer:
         try:
             words = _words_of(texts)
         except UnicodeEncodeError:
-            _refuse_surrogates(texts)
+            list(_without_surrogates(texts))  # says which
             raise
         return self._words.ids_of(words, lambda new: self._processor.Encode(new, num_threads=1))
 
@@ -217,9 +217,10 @@ def train_sentencepiece(
       seed: of the sample.
 
     Raises:
-      InputError: no text, or a vocabulary size that cannot be reached with this text.
+      InputError: no text, a vocabulary size that cannot be reached with this text, or a text that cannot be written as
+        UTF-8.
     """
-    units, n_bytes = _sample((unit for text in texts for unit in _units(text)), max_training_bytes, seed)
+    units, n_bytes = _sample((unit for text in _without_surrogates(texts) for unit in _units(text)), max_training_bytes, seed)
     used = sum(len(unit.encode("utf-8")) for unit in units)
     if not any(map(str.strip, units)):
         raise InputError("texts: there is no text to learn a vocabulary from; check the source")
@@ -260,7 +261,8 @@ def train_sentencepiece(
     return tokenizer
 
 
-def _refuse_surrogates(texts: Sequence[str]) -> None:
+def _without_surrogates(texts: Iterable[str]) -> Iterator[str]:
+    """The texts, up to one that cannot be written as UTF-8."""
     for i, text in enumerate(texts):
         if isinstance(text, str) and (found := _SURROGATE.search(text)):
             near = text[max(0, found.start() - 20) : found.end() + 20]
@@ -268,6 +270,7 @@ def _refuse_surrogates(texts: Sequence[str]) -> None:
                 f"texts[{i}]: {near!r} holds half of a surrogate pair (\\ud800-\\udfff), which is no character: the "
                 "text is damaged, or was not UTF-8"
             )
+        yield text
 
 
 def _explain(error: RuntimeError, vocab_size: int, n_bytes: int) -> Exception:

@@ -247,6 +247,8 @@ except RuntimeError:
     assert result.stdout == "nothing was started\n"
 
 
-def test_half_of_a_surrogate_pair_is_refused(tokenizer):
+def test_half_of_a_surrogate_pair_is_refused(tokenizer, tmp_path):
     with pytest.raises(InputError, match=r"texts\[1\]: 'the .ud83d house' holds half of a surrogate pair"):
         tokenizer.encode_batch(["the house", "the \ud83d house"])
+    with pytest.raises(InputError, match=r"texts\[1\]: .* holds half of a surrogate pair"):
+        train_sentencepiece(["the house", "the \ud83d house"], tmp_path, vocab_size=300)
