@@ -220,7 +220,9 @@ def train_sentencepiece(
       InputError: no text, a vocabulary size that cannot be reached with this text, or a text that cannot be written as
         UTF-8.
     """
-    units, n_bytes = _sample((unit for text in _without_surrogates(texts) for unit in _units(text)), max_training_bytes, seed)
+    units, n_bytes = _sample(
+        (unit for text in _without_surrogates(texts) for unit in _units(text)), max_training_bytes, seed
+    )
     used = sum(len(unit.encode("utf-8")) for unit in units)
     if not any(map(str.strip, units)):
         raise InputError("texts: there is no text to learn a vocabulary from; check the source")
