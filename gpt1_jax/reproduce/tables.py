@@ -226,7 +226,8 @@ def _zero_shot(config: ReproduceConfig, scores: Scores) -> Table | None:
     trunks = {"transformer": "Transformer", "lstm": "LSTM"}
     head = ["Updates"]
     for curve in drawn:
-        head += [f"{trunks[curve.trunk]}, {curve.title}", "relative"]
+        name = f"{trunks[curve.trunk]}, {curve.title}"
+        head += [name, f"{name}, relative"]
     rows = []
     for at in steps:
         row: list[Value] = [str(at) if at else "the last"]
