@@ -193,8 +193,8 @@ def test_zero_shot_scores_are_normalised_between_a_random_guess_and_the_best():
     assert curves(config(**given), scores(done))[0].relative(60.0) == pytest.approx(0.2)
     assert curves(config(), scores(done))[0].relative(60.0) is None
     right = table(tables(config(parts=["figure2_right"]), found), "figure2_right")
-    own = [name for trunk in ("Transformer", "LSTM") for name in (f"{trunk}, Own", f"{trunk}, Own, relative")]
-    assert right.head == ("Updates", *own)
+    columns = [name for trunk in ("Transformer", "LSTM") for name in (f"{trunk}, Own", f"{trunk}, Own, relative")]
+    assert right.head == ("Updates", *columns)
     assert right.rows[3] == ("400", 60.0, "0.400", 55.0, "0.200")
 
 
