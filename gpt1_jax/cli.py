@@ -45,7 +45,9 @@ from gpt1_jax.errors import InputError
 from gpt1_jax.files import about_the_disk, is_address, nearest
 
 
-def run(main: Callable[[], None], *, several: bool = False, keys: ConfigKeys | None = None) -> None:
+def run(
+    main: Callable[[], None], *, several: bool = False, keys: ConfigKeys | None = None, config: str | None = None
+) -> None:
     """Runs `main` under absl.
 
     Exit status: 0 done, 2 bad input or bad flags (one message on stderr), 1 a bug or a diverged run, 128 + signal when
@@ -56,6 +58,8 @@ def run(main: Callable[[], None], *, several: bool = False, keys: ConfigKeys | N
       several: it may be one of several processes: there is a flag `--distributed`, and `distributed.start` is called
         before `main`. Of several, process 0 alone prints results and informs; what fails on one ends all.
       keys: keys of its config that `--help` tells of.
+      config: the file, in the repository, where `--config` is not given. The flag has no default of its own: a misspelt
+        key would then fail where the flag is defined.
     """
     if several:
         flags.DEFINE_enum(
@@ -81,6 +85,8 @@ def run(main: Callable[[], None], *, several: bool = False, keys: ConfigKeys | N
         print(cli_help.page(sys.argv[0], main.__globals__["__doc__"] or "", keys))
         sys.exit()
     start = time.monotonic()
+    if config and not any(re.match(r"--?config(=|$)", argument) for argument in sys.argv[1:]):
+        sys.argv.insert(1, f"--config={_from_here(Path(sys.argv[0]).absolute().parents[1] / config)}")
     register_parsers()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log: errors only
     logging.set_verbosity(logging.INFO)
@@ -112,6 +118,8 @@ def _end_of(main: Callable[[], None]) -> _End | None:
         return _End(f"error: {problem}", 2, together=False)
     except Diverged as error:
         return _End(f"error: {error}", 1, together=True)
+    except MemoryError as error:
+        return _End(f"error: the memory of this machine does not suffice: {error}", 2, together=False)
     except RuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise

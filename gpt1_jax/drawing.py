@@ -49,7 +49,9 @@ def restrict(scores: Float32[Array, "B V"], top_k: Int[Array, ""], top_p: Float3
         return jnp.where(kept, scores, -jnp.inf)
 
     def nucleus(scores: Array) -> Array:
-        kept = _likeliest(scores, jax.nn.softmax(scores, axis=-1), top_p)
+        # Below that, float32 on a device may take it for 0, which no token at all sums to.
+        target = jnp.maximum(top_p, jnp.finfo(jnp.float32).tiny)
+        kept = _likeliest(scores, jax.nn.softmax(scores, axis=-1), target)
         return jnp.where(kept, scores, -jnp.inf)
 
     scores = lax.cond(top_k < scores.shape[-1], k_likeliest, lambda scores: scores, scores)

@@ -223,7 +223,7 @@ def _check(
     stop_sequences: Sequence[Sequence[int]],
 ) -> None:
     """Refuses what is out of range, before anything is compiled."""
-    _check_integer("max_new_tokens", max_new_tokens, 0, None, "0 returns the prompt alone")
+    _check_integer("max_new_tokens", max_new_tokens, 0, 1 << 30, "0 returns the prompt alone")
     _check_integer("seed", seed, 0, 2**32 - 1, "any of them is as random as another")
     _check_integer("stride", stride, 1, config.n_ctx, "leave it out for n_ctx / 2")
     if top_k is not None:
@@ -233,15 +233,14 @@ def _check(
     if not 0 < _number(top_p) <= 1:
         raise InputError(f"top_p={top_p!r} must be above 0 and at most 1; 1 draws from all tokens")
     for i, stop in enumerate(stop_sequences):
-        if not stop or not all(0 <= t < config.vocab_size for t in stop):
+        ids = _ids(f"stop_sequences[{i}]", stop)
+        if not ids.size or ids.min() < 0 or ids.max() >= config.vocab_size:
             raise InputError(
-                f"stop_sequences[{i}]={list(stop)} must hold at least one id, each from 0 to {config.vocab_size - 1} "
+                f"stop_sequences[{i}]={ids.tolist()} must hold at least one id, each from 0 to {config.vocab_size - 1} "
                 f"(vocab_size - 1); remove it or correct its ids"
             )
     for i, prompt in enumerate(prompts):
-        ids = np.asarray(prompt)
-        if ids.ndim != 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
-            raise InputError(f"prompts[{i}]={prompt!r} must be a sequence of token ids; encode texts first")
+        ids = _ids(f"prompts[{i}]", prompt)
         if not ids.size:
             raise InputError(f"prompts[{i}] is empty; give at least one token to continue from")
         bad = ids[(ids < 0) | (ids >= config.n_rows)]
@@ -250,6 +249,17 @@ def _check(
                 f"prompts[{i}] holds the token id {bad[0]}; ids must be from 0 to {config.n_rows - 1} (vocab_size="
                 f"{config.vocab_size}, n_special={config.n_special}); encode it with the tokenizer of this model"
             )
+
+
+def _ids(name: str, given: Any) -> np.ndarray:
+    """A sequence of token ids as an array."""
+    try:
+        ids = np.asarray(given)
+    except ValueError:  # of sequences of several lengths
+        ids = np.asarray(None)
+    if ids.ndim != 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
+        raise InputError(f"{name}={given!r:.80} must be a sequence of token ids; encode texts first")
+    return ids
 
 
 def _number(value: Any) -> float:

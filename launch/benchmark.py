@@ -23,15 +23,13 @@ from ml_collections import config_flags
 from gpt1_jax import cli, host_memory
 
 CONFIG = config_flags.DEFINE_config_file(
-    "config",
-    str(Path(__file__).resolve().parents[1] / "configs" / "pretrain.py"),
-    "configs/pretrain.py[:SIZE] or configs/finetune.py:TASK, as for training.",
+    "config", None, "configs/pretrain.py[:SIZE], the default, or configs/finetune.py:TASK, as for training."
 )
 PARTS = flags.DEFINE_list("parts", None, "What to measure; default all but kernels.")
 PEER = flags.DEFINE_list("peer", [], "Who else does the same work: naive, transformers, torch.")
 BATCH_SIZES = flags.DEFINE_list("batch_sizes", [], "Rows of a batch, such as 2,8. Default: the config's, or fewer.")
 DECODE_BATCH_SIZES = flags.DEFINE_list("decode_batch_sizes", ["1", "8"], "Texts that are continued at once.")
-NEW_TOKENS = flags.DEFINE_integer("new_tokens", 256, "Decoding: tokens that each text gets.")
+NEW_TOKENS = flags.DEFINE_integer("new_tokens", None, "Decoding: tokens that each text gets. Default: 256, or fewer.")
 REPEATS = flags.DEFINE_integer("repeats", 10, "Most rounds of a case.")
 SECONDS = flags.DEFINE_float("seconds", 60.0, "After so many, no further round of a case begins; there is always one.")
 SOURCE = flags.DEFINE_string("source", "", "Text to tokenize, as for training. Default: made up.")
@@ -123,4 +121,4 @@ def _integers(name: str, values: list[str]) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, config="configs/pretrain.py")

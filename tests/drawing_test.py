@@ -25,7 +25,7 @@ def test_restrict_keeps_exactly_the_sets():
     scores[2, ::2] = -np.inf
     run = jax.jit(restrict)
     for top_k in (1, 2, 7, 40, 97):
-        for top_p in (1e-6, 0.123, 0.517, 0.931, 1.0):
+        for top_p in (1e-40, 1e-6, 0.123, 0.517, 0.931, 1.0):
             result = np.asarray(run(scores, jnp.int32(top_k), jnp.float32(top_p)))
             for before, after in zip(scores, result, strict=True):
                 ids = [t for t in kept(before, top_k, top_p) if before[t] > -np.inf]

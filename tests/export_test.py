@@ -141,13 +141,18 @@ def test_drawn_tokens_come_from_the_likeliest_and_a_seed(language_model):
     likeliest = exported.generate_ids(ids, max_new_tokens=8)
     assert exported.generate_ids(ids, max_new_tokens=8, temperature=2.0, top_k=1) == likeliest
     assert exported.generate_ids([]) == []
-    with pytest.raises(ValueError, match="top_k=0: numbers from 0 and from 1 up"):
+    with pytest.raises(ValueError, match="top_k=0 must be a whole number from 1 up"):
         exported.generate_ids(ids, top_k=0)
     for wrong in (3.5, -1):
         with pytest.raises(ValueError, match=f"max_new_tokens={wrong} must be a whole number from 0 up"):
             exported.generate_ids(ids, max_new_tokens=wrong)
-    with pytest.raises(ValueError, match="at least one of them, each from 0 to 379"):
-        exported.generate_ids([[380]])
+    for wrong in ([380], [1.5]):
+        with pytest.raises(ValueError, match="at least one of them, each an integer from 0 to 379"):
+            exported.generate_ids([wrong])
+    with pytest.raises(ValueError, match="seed=-1 must be a whole number from 0 up"):
+        exported.generate_ids(ids, seed=-1)
+    with pytest.raises(ValueError, match=r"prompts\[1\] is None, not a text"):
+        exported.generate(["a film", None])
     with pytest.raises(ValueError, match="give a list of them"):
         exported.generate("a film")
     drawn = [exported.generate_ids(ids, max_new_tokens=8, temperature=2.0, seed=seed) for seed in (0, 0, 1)]
@@ -163,7 +168,7 @@ def test_logits_are_the_model_s(language_model):
     scale = np.abs(expected).max()
     np.testing.assert_allclose(exported.logits(ids), expected, rtol=0, atol=1e-6 * scale)
     np.testing.assert_allclose(exported.next_logits([ids])[0], expected[-1], rtol=0, atol=1e-6 * scale)
-    with pytest.raises(ValueError, match="1 to 24 of them, each from 0 to 379, are allowed"):
+    with pytest.raises(ValueError, match="1 to 24 of them, each an integer from 0 to 379, are allowed"):
         exported.logits(range(25))
 
 
@@ -301,7 +306,7 @@ def test_a_model_without_a_tokenizer_takes_ids(tmp_path):
     assert "none: it takes ids" in str(export.run(model, tmp_path / "exported"))
     exported = imported(tmp_path / "exported").load()
     assert exported.predict_ids([[[380, 5, 382]]]).shape == (1, 2)
-    with pytest.raises(ValueError, match="each from 0 to 382, are allowed"):
+    with pytest.raises(ValueError, match="each an integer from 0 to 382, are allowed"):
         exported.predict_ids([[[380, 5, 383]]])
     with pytest.raises(ValueError, match="batch_size=0 must be a whole number from 1 up"):
         exported.predict_ids([[[380, 5, 382]]], batch_size=0)

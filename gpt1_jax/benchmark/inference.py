@@ -18,7 +18,7 @@ from gpt1_jax.sampling import generate_tokens
 from gpt1_jax.sharding import jit_init, make_mesh, row_blocks
 from gpt1_jax.text_evaluator import TextEvaluator
 
-_PROMPT = 16  # tokens
+_NEW_TOKENS = 256
 
 
 class _Stream(NamedTuple):
@@ -75,10 +75,9 @@ def decoding(settings: Settings, batch_size: int) -> Contestant:
 
 
 def prompts_of(settings: Settings, batch_size: int) -> tuple[np.ndarray, int]:
-    """Prompts int32 [B, P], and how many tokens each gets: as many as fit n_ctx beside it, at most."""
-    n_ctx = settings.model.n_ctx
-    n_prompt = min(_PROMPT, max(1, n_ctx // 4))
-    return settings.tokens(batch_size, n_prompt), min(settings.new_tokens, n_ctx - n_prompt)
+    """Prompts int32 [B, P], and how many tokens each gets."""
+    fit = settings.model.n_ctx - settings.n_prompt
+    return settings.tokens(batch_size, settings.n_prompt), settings.new_tokens or min(_NEW_TOKENS, fit)
 
 
 def _parameters(model: GPT1, settings: Settings) -> Any:

@@ -19,6 +19,7 @@ from gpt1_jax.pretrain import PretrainConfig
 PARTS = ("pretrain", "finetune", "evaluate", "decode", "tokenize", "prepare", "load", "start")
 """In this order. Beside them there is "kernels", for where attention has several."""
 
+_PROMPT = 16  # tokens
 _CPU_BATCH = {"pretrain": 2, "finetune": 8, "evaluate": 8, "load": 2, "kernels": 2}
 """Of each device: a recipe's batch takes a CPU minutes for one update."""
 
@@ -34,7 +35,7 @@ class Settings:
       peers: who else does the same work, see `peers.PEERS`.
       batch_sizes: rows of a batch; empty: the config's, on a CPU fewer.
       decode_batch_sizes: texts that are continued at once.
-      new_tokens: that each of them gets.
+      new_tokens: that each of them gets; None: 256, or as many as n_ctx has room for.
       repeats: most rounds of a case.
       seconds: after which no further round of a case begins.
       source: text to tokenize; "" makes some up.
@@ -48,7 +49,7 @@ class Settings:
     peers: tuple[str, ...] = ()
     batch_sizes: tuple[int, ...] = ()
     decode_batch_sizes: tuple[int, ...] = (1, 8)
-    new_tokens: int = 256
+    new_tokens: int | None = None
     repeats: int = 10
     seconds: float = 60.0
     source: str = ""
@@ -74,11 +75,27 @@ class Settings:
         for name in ("batch_sizes", "decode_batch_sizes"):
             if any(size < 1 for size in getattr(self, name)):
                 raise InputError(f"--{name}={','.join(map(str, getattr(self, name)))}: each must be at least 1")
-        for name, least in (("new_tokens", 1), ("repeats", 1), ("seconds", 0)):
+        for name, least in (("repeats", 1), ("seconds", 0)):
             if not least <= getattr(self, name) < math.inf:
                 raise InputError(f"--{name}={getattr(self, name)} must be a number from {least} up")
+        fit = self.model.n_ctx - self.n_prompt
+        if self.new_tokens is not None and not 1 <= self.new_tokens <= fit:
+            raise InputError(
+                f"--new_tokens={self.new_tokens} must be from 1 to {fit}, which n_ctx={self.model.n_ctx} has room for "
+                f"beside a prompt of {self.n_prompt}"
+            )
+        for name in ("parts", "peers", "batch_sizes", "decode_batch_sizes"):
+            given = getattr(self, name)
+            if len(set(given)) < len(given):
+                flag = "peer" if name == "peers" else name
+                raise InputError(f"--{flag}={','.join(map(str, given))} names one twice; leave it out")
         if "decode" in self.parts and not self.decode_batch_sizes:
             raise InputError("--decode_batch_sizes is empty; name some, such as 1,8, or leave 'decode' out of --parts")
+
+    @property
+    def n_prompt(self) -> int:
+        """Tokens of a text before it is continued."""
+        return min(_PROMPT, max(1, self.model.n_ctx // 4))
 
     @property
     def model(self) -> GPT1Config:

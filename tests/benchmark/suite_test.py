@@ -183,6 +183,8 @@ def test_batches_of_a_cpu_are_small_where_nothing_is_said():
         ({"parts": ()}, "--parts is empty"),
         ({"peers": ("nanogpt",)}, "--peer=nanogpt is unknown; use some of transformers,naive,torch"),
         ({"batch_sizes": (8, 0)}, "--batch_sizes=8,0: each must be at least 1"),
+        ({"batch_sizes": (8, 8)}, "--batch_sizes=8,8 names one twice"),
+        ({"new_tokens": 1 << 20}, "--new_tokens=1048576 must be from 1 to"),
         ({"repeats": 0}, "--repeats=0 must be a number from 1 up"),
         ({"seconds": float("nan")}, "--seconds=nan must be a number from 0 up"),
         ({"parts": ("decode",), "decode_batch_sizes": ()}, "--decode_batch_sizes is empty"),

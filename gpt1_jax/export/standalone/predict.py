@@ -63,9 +63,12 @@ class _Model:
         """The number of ids, if the model can read them."""
         n_ids = self.card["vocab_size"] + len(self.card["special_tokens"])
         most = self.card["n_ctx"] if most is None else most
-        if not 0 < len(ids) <= most or not 0 <= min(ids) <= max(ids) < n_ids:
+        whole = all(isinstance(i, int | np.integer) for i in ids)
+        if not whole or not 0 < len(ids) <= most or not 0 <= min(ids) <= max(ids) < n_ids:
             many = "at least one" if most == sys.maxsize else f"1 to {most}"
-            raise ValueError(f"ids: {list(ids)!r:.80}: {many} of them, each from 0 to {n_ids - 1}, are allowed")
+            raise ValueError(
+                f"ids: {list(ids)!r:.80}: {many} of them, each an integer from 0 to {n_ids - 1}, are allowed"
+            )
         return len(ids)
 
     def encode(self, text: str) -> list[int]:
@@ -179,6 +182,9 @@ class LanguageModel(_Model):
         if isinstance(prompts, str):
             raise ValueError("a single prompt is given; give a list of them, such as [prompt]")
         separator = self.card["tokenizer"]["separator"]
+        for i, prompt in enumerate(prompts):
+            if not isinstance(prompt, str):
+                raise ValueError(f"prompts[{i}] is {prompt!r:.80}, not a text")
         heads = [self.encode(prompt) for prompt in prompts]
         tails = self.generate_ids(
             [head or separator for head in heads], max_new_tokens=max_new_tokens, stop=separator, **options
@@ -200,9 +206,12 @@ class LanguageModel(_Model):
         Beyond `n_ctx` tokens the window moves as in `gpt1_jax.generate`, by half of them, so that the likeliest tokens
         are the same. The random numbers are NumPy's.
         """
-        if not 0 <= temperature < math.inf or (top_k is not None and top_k < 1):
-            raise ValueError(f"temperature={temperature}, top_k={top_k}: numbers from 0 and from 1 up are allowed")
+        if not 0 <= temperature < math.inf:
+            raise ValueError(f"temperature={temperature} must be a number from 0 up")
+        if top_k is not None:
+            _check_whole("top_k", top_k, least=1)
         _check_whole("max_new_tokens", max_new_tokens, least=0)
+        _check_whole("seed", seed, least=0)
         for prompt in prompts:
             self._check(prompt, sys.maxsize)
         n_ctx, rng = self.card["n_ctx"], np.random.default_rng(seed)
