@@ -38,7 +38,8 @@ def get_config(size: str = "gpt1") -> ConfigDict:
         config.model.dtype = "bfloat16"
         config.epochs = 10.0
         config.optimizer.learning_rate = 6e-4
-        config.optimizer.warmup_steps = 500
+        config.optimizer.warmup_steps = None
+        config.optimizer.warmup_fraction = 0.02
 
     if size == "quickstart":
         config.model.vocab_size = 4_096
@@ -51,7 +52,8 @@ def get_config(size: str = "gpt1") -> ConfigDict:
         config.batch_size = 24
         config.n_steps = 3_000
         config.optimizer.learning_rate = 3e-3
-        config.optimizer.warmup_steps = 300
+        config.optimizer.warmup_steps = None
+        config.optimizer.warmup_fraction = 0.1
         config.loop.log_every = 50
         config.loop.eval_every = 500
         config.loop.save_every = 500

@@ -85,14 +85,20 @@ def run(
         print(cli_help.page(sys.argv[0], main.__globals__["__doc__"] or "", keys))
         sys.exit()
     start = time.monotonic()
-    if config and not any(re.match(r"--?config(=|$)", argument) for argument in sys.argv[1:]):
-        sys.argv.insert(1, f"--config={_from_here(Path(sys.argv[0]).absolute().parents[1] / config)}")
+    sys.argv = with_config(sys.argv, config)
     register_parsers()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log: errors only
     logging.set_verbosity(logging.INFO)
     standard_logging.getLogger("jax").setLevel(standard_logging.WARNING)  # at INFO it lists the backends it lacks
     logging.get_absl_handler().setFormatter(None)
     app.run(wrapped, flags_parser=_parse)
+
+
+def with_config(argv: list[str], config: str | None) -> list[str]:
+    """The arguments with `--config` of this file of the repository, where they have none."""
+    if config is None or any(re.match(r"--?config(=|$)", argument) for argument in argv[1:]):
+        return argv
+    return [argv[0], f"--config={_from_here(Path(argv[0]).absolute().parents[1] / config)}", *argv[1:]]
 
 
 class _End(NamedTuple):

@@ -190,7 +190,9 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
     if config.source or (model.readout is None and not config.data):
         return _evaluate_text(config, checkpoint, stored, model, params, tokenizer, mesh)
     if model.readout is None:
-        raise InputError(f"{checkpoint} is a language model without a task head; give a text source, or fine-tune it")
+        raise InputError(
+            f"{checkpoint} is a language model without a task head; give source, such as text:books/*.txt, or fine-tune it"
+        )
     spec = _spec_for_head(config, checkpoint, stored, model.readout)
     names = _splits(config, spec)
     splits, predicted = {}, {}

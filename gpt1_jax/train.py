@@ -33,10 +33,14 @@ from gpt1_jax.zero import DataLayout, ShardedOverData, renamed
 
 HostBatch = Mapping[str, np.ndarray]
 
-MAX_IN_FLIGHT = 8
-"""Updates that may be dispatched and not yet done: enough to keep devices busy. Without a limit hundreds of batches
-pile up, a stop waits for all of them, and simulated CPU devices run out of threads and hang in their collectives.
-"""
+
+def updates_ahead() -> int:
+    """Updates that may be dispatched beyond the one that runs: enough to keep devices busy.
+
+    Without a limit hundreds of batches pile up, and a stop waits for all of them. On a CPU there are none: each would
+    take its memory at once.
+    """
+    return 0 if jax.default_backend() == "cpu" else 8
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -294,7 +298,7 @@ def fit(
             state, metrics = train_step(state, batch, schedules)
             step += 1
             in_flight.append(metrics)
-            if len(in_flight) > MAX_IN_FLIGHT:
+            if len(in_flight) > updates_ahead():
                 jax.block_until_ready(in_flight.popleft())
             n_tokens = batch["tokens"].size
             progress.advance(step, tokens=n_tokens, flops=n_tokens * flops_per_token(batch["tokens"].shape[-1]))

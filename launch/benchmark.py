@@ -22,6 +22,7 @@ from ml_collections import config_flags
 
 from gpt1_jax import cli, host_memory
 
+DEFAULT_CONFIG = "configs/pretrain.py"
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "configs/pretrain.py[:SIZE], the default, or configs/finetune.py:TASK, as for training."
 )
@@ -121,4 +122,4 @@ def _integers(name: str, values: list[str]) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
-    cli.run(main, config="configs/pretrain.py")
+    cli.run(main, config=DEFAULT_CONFIG)

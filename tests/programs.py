@@ -32,6 +32,7 @@ def program(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[M
     try:
         spec.loader.exec_module(module)
         cli.register_parsers()
+        arguments = cli.with_config(arguments, getattr(module, "DEFAULT_CONFIG", None))
         assert flags.FLAGS(arguments)[1:] == []
         yield module
     finally:

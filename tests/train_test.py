@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jobs import LM, OPTIMIZER, TASK, on_one_device
 
+from gpt1_jax import train
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.losses import Objective
 from gpt1_jax.metrics import MetricsWriter, read_metrics
@@ -17,7 +18,7 @@ from gpt1_jax.optim import Schedule, make_optimizer
 from gpt1_jax.progress import TrainingProgress
 from gpt1_jax.sharding import MeshConfig, make_mesh
 from gpt1_jax.stop import Interrupted, raise_if_stopped
-from gpt1_jax.train import MAX_IN_FLIGHT, LoopConfig, TrainState, fit, make_train_step
+from gpt1_jax.train import LoopConfig, TrainState, fit, make_train_step
 
 
 def test_metrics_of_a_step():
@@ -84,13 +85,17 @@ class Unfinished:
         return np.array(self.value)
 
 
-def test_loop(devices, tmp_path):
+@pytest.mark.parametrize("ahead", [None, 8])
+def test_loop(ahead, devices, tmp_path, monkeypatch):
     """It reports, evaluates and saves when it is told to, from where the state stands, and does not run ahead."""
 
     def one_update(state: TrainState, batch: Any, schedules: Any) -> tuple[TrainState, dict[str, Any]]:
         assert batch["tokens"].shape == (2, 4)
         return state.replace(step=state.step + 1), {"loss": Unfinished(float(state.step))}
 
+    Unfinished.running = Unfinished.most_running = 0
+    if ahead is not None:
+        monkeypatch.setattr(train, "updates_ahead", lambda: ahead)
     evaluated = []
 
     def evaluate(state: TrainState) -> dict[str, float]:
@@ -120,7 +125,7 @@ def test_loop(devices, tmp_path):
     lines = read_metrics(tmp_path)
     assert {m["step"]: m["loss"] for m in lines if "loss" in m} == {30: 29, 60: 59, 73: 72}
     assert [m["step"] for m in lines if "heldout_loss" in m] == [25, 50, 73]
-    assert Unfinished.most_running == MAX_IN_FLIGHT + 1
+    assert Unfinished.most_running == 1 + (ahead or 0)  # a CPU does not run ahead
 
 
 def test_stopped_in_an_evaluation(devices, tmp_path):

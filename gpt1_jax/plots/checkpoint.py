@@ -66,6 +66,8 @@ def write_plots(
         than n_ctx.
     """
     local = copy_of(checkpoint)
+    if not local.exists():
+        read_config(local)  # which has the nearest that exists
     is_run = (local / "config.json").exists() and "program" in read_config(local)
     if folder is None and (not is_run or local != Path(checkpoint)):
         raise InputError(f"output: {checkpoint} is no workdir on this machine; name a folder for the plots")
