@@ -263,6 +263,8 @@ def _parse(argv: list[str]) -> list[str]:
         return rest
     except (flags.Error, OSError) as error:
         message = _reason(error)
+        if missing := re.findall(r"Flag (--\w+) must have a value other than None", message):
+            message = f"{' and '.join(missing)} is missing; --help says what to give"
     except (AttributeError, KeyError) as error:
         if "ml_collections" not in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts:
             raise
@@ -291,6 +293,9 @@ def _check_config_file(argv: list[str]) -> None:
     given = [re.fullmatch(r"--?config=(.+)", argument) for argument in argv[1:]]
     values = [match[1] for match in given if match]
     values += [value for name, value in itertools.pairwise(argv) if name in ("--config", "-config")]
+    if not values and any(re.match(r"--?config\.", argument) for argument in argv[1:]):
+        print("error: --config is missing, of which a key is given; --help says what to give", file=sys.stderr)
+        sys.exit(2)
     for value in values:
         path = Path(value.partition(":")[0])
         if path.is_file():

@@ -191,7 +191,7 @@ def run(checkpoint: str | Path, config: Any = None) -> dict[str, Any]:
         return _evaluate_text(config, checkpoint, stored, model, params, tokenizer, mesh)
     if model.readout is None:
         raise InputError(
-            f"{checkpoint} is a language model without a task head; give source, such as text:books/*.txt, or fine-tune it"
+            f"{checkpoint} is a language model without a task head; give source=text:books/*.txt, or fine-tune it"
         )
     spec = _spec_for_head(config, checkpoint, stored, model.readout)
     names = _splits(config, spec)
