@@ -264,7 +264,7 @@ def _parse(argv: list[str]) -> list[str]:
     except (flags.Error, OSError) as error:
         message = _reason(error)
         if missing := re.findall(r"Flag (--\w+) must have a value other than None", message):
-            message = f"{' and '.join(missing)} is missing; --help says what to give"
+            message = f"missing: {', '.join(missing)}; --help says what to give"
     except (AttributeError, KeyError) as error:
         if "ml_collections" not in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts:
             raise

@@ -109,7 +109,7 @@ BAD_INPUT = [
     ("pretrain", ["--config=configs/pretrain.py:small"], "error: config.source is empty"),
     ("pretrain", ["--config.source=text:a"], "error: --config is missing, of which a key is given"),
     ("generate", ["--checkpoint=nothing"], "error: nothing is not a workdir"),
-    ("export", ["--checkpoint=nothing"], "error: --target is missing; --help says what to give"),
+    ("export", ["--checkpoint=nothing"], "error: missing: --target; --help says what to give"),
     ("evaluate", ["--checkpoint=nothing", "stray"], "error: unexpected argument 'stray'"),
     ("evaluate", ["--checkpoint=nothing", "--output=gpt1_jax"], "error: output=gpt1_jax: is a folder"),
     ("evaluate", ["--checkpoint=nothing", "--label_words=a"], "error: --label_words=a: name=value is expected"),
