@@ -14,7 +14,7 @@ continue        Any size: with --init_from=MODEL (a workdir, OpenAI's folder or 
 --config.model.trunk=lstm puts the LSTM of the paper's table 5 in place of the blocks; .model.lstm_units are 2048.
 """
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_dict
 
 from gpt1_jax.config import to_config_dict
 from gpt1_jax.errors import InputError, did_you_mean
@@ -38,7 +38,7 @@ def get_config(size: str = "gpt1") -> ConfigDict:
         config.model.dtype = "bfloat16"
         config.epochs = 10.0
         config.optimizer.learning_rate = 6e-4
-        config.optimizer.warmup_steps = None
+        config.optimizer.warmup_steps = config_dict.placeholder(int)
         config.optimizer.warmup_fraction = 0.02
 
     if size == "quickstart":
@@ -52,7 +52,7 @@ def get_config(size: str = "gpt1") -> ConfigDict:
         config.batch_size = 24
         config.n_steps = 3_000
         config.optimizer.learning_rate = 3e-3
-        config.optimizer.warmup_steps = None
+        config.optimizer.warmup_steps = config_dict.placeholder(int)
         config.optimizer.warmup_fraction = 0.1
         config.loop.log_every = 50
         config.loop.eval_every = 500
@@ -63,7 +63,7 @@ def get_config(size: str = "gpt1") -> ConfigDict:
         config.heldout_fraction = 0.0
         config.epochs = 3.0
         config.optimizer.learning_rate = 6.25e-5
-        config.optimizer.warmup_steps = None
+        config.optimizer.warmup_steps = config_dict.placeholder(int)
         config.optimizer.warmup_fraction = 0.05
 
     return config

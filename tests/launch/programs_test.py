@@ -104,7 +104,7 @@ BAD_INPUT = [
         ["--config=configs/pretrain.py", "--config.model.n_layerz=2"],
         "error: --config.model.n_layerz: config.model has no key 'n_layerz'; did you mean 'n_layer'?",
     ),
-    ("pretrain", ["--config=configs/pretrain.py", "--config.n_step=2"], '"n_steps"'),
+    ("pretrain", ["--config=configs/pretrain.py", "--config.n_step=2"], "did you mean 'n_steps'?"),
     ("pretrain", ["--config=configs/pretrain.py", "--config.n_steps=two"], "error: flag --config.n_steps=two"),
     ("pretrain", ["--config=configs/pretrain.py:small"], "error: config.source is empty"),
     ("pretrain", ["--config.source=text:a"], "error: --config is missing, of which a key is given"),
