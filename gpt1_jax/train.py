@@ -269,6 +269,7 @@ def fit(
     step = done_before = int(state.step)
     metrics: Metrics = {}
     in_flight: collections.deque[Metrics] = collections.deque()
+    max_ahead = updates_ahead()
     results: dict[str, float] | None = None
 
     def report(evaluate: Callable[[TrainState], dict[str, float]]) -> dict[str, float]:
@@ -298,7 +299,7 @@ def fit(
             state, metrics = train_step(state, batch, schedules)
             step += 1
             in_flight.append(metrics)
-            if len(in_flight) > updates_ahead():
+            if len(in_flight) > max_ahead:
                 jax.block_until_ready(in_flight.popleft())
             n_tokens = batch["tokens"].size
             progress.advance(step, tokens=n_tokens, flops=n_tokens * flops_per_token(batch["tokens"].shape[-1]))

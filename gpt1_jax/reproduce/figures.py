@@ -91,6 +91,7 @@ def _layers(config: ReproduceConfig, scores: Scores) -> Figure | None:
     axis = figure.add_subplot()
     n_layer = scores.plan.n_layer
     for i, name in enumerate(names):
+        color, marker = _look(i)
         for train in (False, True):
             points = layer_points(scores, name, train=train)
             if not points:
@@ -100,20 +101,25 @@ def _layers(config: ReproduceConfig, scores: Scores) -> Figure | None:
             axis.plot(
                 xs,
                 [spread.median for spread in spreads],
-                color=PALETTE[i % len(PALETTE)],
-                marker=MARKERS[(i + i // len(PALETTE)) % len(MARKERS)],
+                color=color,
+                marker=marker,
                 markersize=6,
                 markeredgecolor="white",
                 linestyle="--" if train else "-",
                 label=printable(f"{config.title(name)}, {split}"),
             )
             low, high = [spread.low for spread in spreads], [spread.high for spread in spreads]
-            axis.fill_between(xs, low, high, color=PALETTE[i % len(PALETTE)], alpha=0.08 if train else 0.2, linewidth=0)
+            axis.fill_between(xs, low, high, color=color, alpha=0.08 if train else 0.2, linewidth=0)
     ticks = [-1, 0, *_whole(n_layer)]
     axis.set_xticks(ticks, ["nothing", "embed-\ndings", *map(str, ticks[2:])])
     axis.set(xlabel="layers transferred (with the embeddings)", ylabel="score (%)")
     axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
+
+
+def _look(i: int) -> tuple[str, str]:
+    """Colour and marker of task number i: colours begin again with other markers, so that the pairs stay apart."""
+    return PALETTE[i % len(PALETTE)], MARKERS[(i + i // len(PALETTE)) % len(MARKERS)]
 
 
 def _whole(n_layer: int) -> list[int]:
@@ -131,16 +137,16 @@ def _zero_shot(drawn: Sequence[Curve]) -> Figure | None:
     axis = figure.add_subplot()
     tasks = list(dict.fromkeys(curve.task for curve in drawn))
     for curve in drawn:
-        i = tasks.index(curve.task)
+        color, marker = _look(tasks.index(curve.task))
         points = [(step, curve.relative(value)) for step, value in curve.points if step]
         lstm = curve.trunk == "lstm"
         axis.plot(
             *zip(*points, strict=True),
-            color=PALETTE[i % len(PALETTE)],
-            marker=MARKERS[(i + i // len(PALETTE)) % len(MARKERS)],
+            color=color,
+            marker=marker,
             markersize=5,
-            markerfacecolor="white" if lstm else PALETTE[i % len(PALETTE)],
-            markeredgecolor=PALETTE[i % len(PALETTE)] if lstm else "white",
+            markerfacecolor="white" if lstm else color,
+            markeredgecolor=color if lstm else "white",
             linestyle="--" if lstm else "-",
             label=printable(f"{curve.title}, {'LSTM' if lstm else 'Transformer'}"),
         )
