@@ -224,8 +224,8 @@ def _from_here(path: Path) -> str:
 def register_parsers() -> None:
     """How `--config.key=value` reads tuples and numbers."""
     config_flags.register_flag_parser_for_type(tuple, _TupleParser())
-    config_flags.register_flag_parser_for_type(int, _OrNone(flags.IntegerParser()))
-    config_flags.register_flag_parser_for_type(float, _OrNone(flags.FloatParser()))
+    config_flags.register_flag_parser_for_type(int, _OrNone(flags.IntegerParser(), "a whole number"))
+    config_flags.register_flag_parser_for_type(float, _OrNone(flags.FloatParser(), "a number"))
 
 
 class _TupleParser(tuple_parser.TupleParser):
@@ -243,11 +243,16 @@ class _TupleParser(tuple_parser.TupleParser):
 class _OrNone(flags.ArgumentParser):
     """A number, or `None` for a field that may be without one."""
 
-    def __init__(self, parser: flags.ArgumentParser) -> None:
-        self._parser = parser
+    def __init__(self, parser: flags.ArgumentParser, what: str) -> None:
+        self._parser, self._what = parser, what
 
     def parse(self, argument: str) -> object:
-        return None if argument == "None" else self._parser.parse(argument)
+        if argument == "None":
+            return None
+        try:
+            return self._parser.parse(argument)
+        except ValueError:
+            raise ValueError(f"{argument!r} is not {self._what}") from None
 
     def flag_type(self) -> str:
         return self._parser.flag_type()

@@ -267,6 +267,7 @@ def fit(
       Diverged: the loss or its gradient became NaN or infinite.
     """
     step = done_before = int(state.step)
+    first_timed = done_before + 2  # the one before it compiles
     metrics: Metrics = {}
     in_flight: collections.deque[Metrics] = collections.deque()
     max_ahead = updates_ahead()
@@ -299,7 +300,7 @@ def fit(
             state, metrics = train_step(state, batch, schedules)
             step += 1
             in_flight.append(metrics)
-            if len(in_flight) > max_ahead:
+            if len(in_flight) > (max_ahead if step > first_timed else 0):
                 jax.block_until_ready(in_flight.popleft())
             n_tokens = batch["tokens"].size
             progress.advance(step, tokens=n_tokens, flops=n_tokens * flops_per_token(batch["tokens"].shape[-1]))
@@ -307,6 +308,8 @@ def fit(
                 values = _check_finite(metrics, step, checkpointer)
                 writer.write(step, {**values, **progress.rates()})
                 progress.show(step, values)
+            elif step == first_timed:  # how long it all takes is of use before `log_every` updates have been done
+                progress.show(step, _check_finite(metrics, step, checkpointer))
             results = None
             if evaluate is not None and is_due(loop.eval_every):
                 results = report(evaluate)

@@ -258,11 +258,12 @@ def check_same_run(path: Path, old: Mapping[str, Any], new: Mapping[str, Any], m
         else:
             refused[name] = f"{name} is {there} there, {here} here"
     if refused:  # what follows from a setting (model.n_layer, of config.model.n_layer) is not one more
+        may_change = [name for name in mutable if any(_is_below(field, (name,)) for field in now)]
         told = [text for name, text in refused.items() if f"config.{name}" not in refused]
         raise InputError(
             f"workdir={path} belongs to a run with other settings: {'; '.join(told)}. "
             "To resume that run, give its values; to start one with these, choose another workdir"
-            + (f". What may change on a resume: {', '.join(mutable)}." if mutable else ".")
+            + (f". What may change on a resume: {', '.join(may_change)}." if may_change else ".")
         )
     for change in changed:
         logging.info("%s: %s from now on", path, change)

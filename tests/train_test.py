@@ -1,6 +1,8 @@
 """The train step's metrics, keys and rows, and the training loop. On many devices: mesh_test.py."""
 
+import io
 import os
+import re
 import signal
 from typing import Any
 
@@ -96,7 +98,7 @@ def test_loop(ahead, devices, tmp_path, monkeypatch):
     Unfinished.running = Unfinished.most_running = 0
     if ahead is not None:
         monkeypatch.setattr(train, "updates_ahead", lambda: ahead)
-    evaluated = []
+    evaluated, shown = [], io.StringIO()
 
     def evaluate(state: TrainState) -> dict[str, float]:
         evaluated.append(int(state.step))
@@ -113,7 +115,7 @@ def test_loop(ahead, devices, tmp_path, monkeypatch):
             loop=LoopConfig(log_every=30, eval_every=25, save_every=40),
             checkpointer=checkpointer,
             writer=writer,
-            progress=TrainingProgress(73, start_step=5, peak_flops=1.0, show=False),
+            progress=TrainingProgress(73, start_step=5, peak_flops=1.0, stream=shown),
             meta={"epoch": 2},
             flops_per_token=lambda length: 1.0,
             evaluate=evaluate,
@@ -125,6 +127,7 @@ def test_loop(ahead, devices, tmp_path, monkeypatch):
     lines = read_metrics(tmp_path)
     assert {m["step"]: m["loss"] for m in lines if "loss" in m} == {30: 29, 60: 59, 73: 72}
     assert [m["step"] for m in lines if "heldout_loss" in m] == [25, 50, 73]
+    assert re.match(r"7/73 \(10%\) \| loss 6 \| [0-9:]+ left\n", shown.getvalue())  # the second that this process does
     assert Unfinished.most_running == 1 + (ahead or 0)  # a CPU does not run ahead
 
 

@@ -177,7 +177,9 @@ def _rows(spec: TaskSpec, split: str) -> Iterator[Row]:
     try:
         yield from READERS[source.reader](source, spec.columns(split))
     except MissingColumn as error:
-        raise InputError(f"{error}{_column_remedy(spec, error.column)}") from None
+        said, remedy = str(error), _column_remedy(spec, error.column)
+        between = "" if not remedy else " " if said.endswith("?") else "; "
+        raise InputError(f"{said}{between}{remedy}") from None
 
 
 def _column_remedy(spec: TaskSpec, column: str) -> str:
@@ -186,13 +188,13 @@ def _column_remedy(spec: TaskSpec, column: str) -> str:
         return ""
     if column == spec.label:
         name = "name the label's column in task.label (launch/evaluate.py: --label=COLUMN, with every --field)"
-        return f"; {name}, or declare a split without labels in task.unlabelled (--unlabelled)"
+        return f"{name}, or declare a split without labels in task.unlabelled (--unlabelled)"
     field = next((name for name, named in spec.fields.items() if named == column), None)
     if field is None:
         return ""
     if field != column:
-        return f"; task.fields.{field} says so: correct it (launch/evaluate.py: --field={field}=COLUMN, with --label)"
-    remedy = f"; name the column of {column!r} in task.fields.{column} (launch/evaluate.py: --field={column}=COLUMN)"
+        return f"task.fields.{field} says so: correct it (launch/evaluate.py: --field={field}=COLUMN, with --label)"
+    remedy = f"name the column of {column!r} in task.fields.{column} (launch/evaluate.py: --field={column}=COLUMN)"
     others = [field for field in OPTIONAL_FIELDS if field != column]
     return remedy + (f", or that of {others[0]!r} alone to do without" if column in OPTIONAL_FIELDS else "")
 
