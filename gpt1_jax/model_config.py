@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from gpt1_jax.attention import check_kernel, select_kernel
-from gpt1_jax.errors import InputError
+from gpt1_jax.errors import InputError, counted
 
 ROW_MULTIPLE = 128  # the token table is padded to whole tiles of this many rows, see `padded_rows`
 N_SPECIAL = 3  # start, delimiter, extract
@@ -147,7 +147,7 @@ class GPT1Config:
         """The trunk in words."""
         if self.trunk == "lstm":
             return f"an LSTM of {self.lstm_units:,} units"
-        return f"{self.n_layer} layers, {self.n_head} heads"
+        return f"{counted(self.n_layer, 'layer')}, {counted(self.n_head, 'head')}"
 
     @property
     def mesh_sizes(self) -> MeshSizes:

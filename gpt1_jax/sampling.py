@@ -87,16 +87,11 @@ def generate(
             raise InputError(f"prompts[{i}]={text!r} is a {type(text).__name__}; prompts must be texts")
     separator = list(tokenizer.document_separator)
     heads = tokenizer.encode_batch(texts)
-    for i, head in enumerate(heads):
-        if not head and not separator:
-            raise InputError(
-                f"prompts[{i}]={texts[i]!r} has no token and this tokenizer has no document separator to start from; "
-                f"give at least one word"
-            )
+    starts = [head or new_document(tokenizer, f"prompts[{i}]={texts[i]!r}") for i, head in enumerate(heads)]
     tails = generate_tokens(
         model,
         params,
-        [head or separator for head in heads],
+        starts,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_k=top_k,
@@ -190,6 +185,19 @@ def generate_tokens(
 def _without_stop(new: list[int], sequences: Sequence[Sequence[int]]) -> list[int]:
     ends = [len(s) for s in sequences if new[-len(s) :] == list(s)]
     return new[: len(new) - max(ends, default=0)]
+
+
+def new_document(tokenizer: Tokenizer, what: str) -> list[int]:
+    """The tokens after which a document begins: what a model reads where a prompt, called `what`, has none.
+
+    Raises:
+      InputError: the tokenizer has no such tokens.
+    """
+    if not tokenizer.document_separator:
+        raise InputError(
+            f"{what} has no token and this tokenizer has no document separator to start from; give at least one word"
+        )
+    return list(tokenizer.document_separator)
 
 
 def _join(tokenizer: Tokenizer, head: list[int], tail: list[int], echo: bool) -> str:

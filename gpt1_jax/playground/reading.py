@@ -11,7 +11,7 @@ import numpy as np
 from gpt1_jax.errors import InputError
 from gpt1_jax.introspection import attention_maps, next_token_probabilities, text_after, token_texts
 from gpt1_jax.playground.models import Loaded, check_text
-from gpt1_jax.sampling import generate_tokens, window_start
+from gpt1_jax.sampling import generate_tokens, new_document, window_start
 from gpt1_jax.tasks.transforms import SpecialTokens, classification
 
 MAX_NEW_TOKENS = 500
@@ -95,12 +95,8 @@ def continue_text(
     head = tokenizer.encode(prompt)
     shown_from = 0
     if not head:
-        if not separator:
-            raise InputError(
-                f"prompt={prompt!r} has no token and this tokenizer has no document separator to start from; give at "
-                "least one word"
-            )
-        head, shown_from = separator, len(separator)
+        head = new_document(tokenizer, f"prompt={prompt!r}")
+        shown_from = len(head)
     seed = secrets.randbelow(2**32) if seed is None else seed
     tail = generate_tokens(
         model,

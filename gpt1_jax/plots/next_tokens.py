@@ -66,7 +66,7 @@ def _figure(tokenizer: Tokenizer, tokens: Sequence[int], expected: NextTokens, f
     axes.set_xticks(range(k), [f"{i + 1}" for i in range(k)], size=8)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
-    axes.set_xlabel("the likeliest next tokens, the likeliest first; a frame around the one that came")
+    axes.set_xlabel("the likeliest next tokens, the likeliest first; framed the one that came, if among them")
     axes.set_ylabel("after")
     places = ((k - 0.35, "left"), (k + 0.95, "right"), (k + 1.45, "right"))
     for (x, side), text in zip(places, ("came", "", "rank"), strict=True):
@@ -81,6 +81,7 @@ def _figure(tokenizer: Tokenizer, tokens: Sequence[int], expected: NextTokens, f
     axes.set_xlim(-0.5, k + 1.5)
     bar = figure.colorbar(image, ax=axes, shrink=min(0.9, 2 / (0.27 * n_rows + 0.5)), ticks=[0, 0.5, 1], aspect=12)
     bar.ax.set_yticklabels(["0 %", "50 %", "100 %"], size=8)
+    bar.set_label("probability", size=8)
     bar.outline.set_visible(False)
     return figure
 

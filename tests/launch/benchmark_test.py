@@ -59,7 +59,7 @@ def test_a_run_with_its_files(tmp_path):
     record = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
     assert [figure["name"] for figure in record["figures"]] == ["gpt1_jax", "naive", "matrix product"]
     assert all(figure["rounds"] == 2 for figure in record["figures"])
-    assert record["command"].startswith("python launch/benchmark.py --config=configs/pretrain.py --config.model.vocab_size=")
+    assert record["command"].startswith("python launch/benchmark.py --config=configs/pretrain.py --config.model.vocab")
     assert record["config"]["model"]["n_embd"] == 16
     assert (tmp_path / "ratios.png").exists()
     assert record["date"] in ended.stdout
