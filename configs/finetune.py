@@ -46,23 +46,14 @@ Other recipes, for any task:
 from ml_collections import ConfigDict
 
 from gpt1_jax.config import to_config_dict
-from gpt1_jax.finetune import FinetuneConfig
+from gpt1_jax.finetune_config import FinetuneConfig, as_the_original
 from gpt1_jax.tasks.config import check_name
 
 
 def get_config(task: str = "custom") -> ConfigDict:
     """The config of a task."""
     check_name(task)
-    config = to_config_dict(FinetuneConfig())  # the paper's
+    recipe = FinetuneConfig()  # the paper's
+    config = to_config_dict(as_the_original(recipe) if task == "story_cloze" else recipe)
     config.task.name = task
-    if task == "story_cloze":
-        _as_the_original(config)
     return config
-
-
-def _as_the_original(config: ConfigDict) -> None:
-    """What the original program does otherwise than ours by default; all other defaults are its own."""
-    config.original_batches = True
-    config.model.embedding_dropout = "table"
-    config.model.softmax_over_positions = True
-    config.seed = 42

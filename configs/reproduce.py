@@ -9,7 +9,8 @@ paper (default)  Tables 2 to 4 (twelve data sets), GLUE's average, table 5 (the 
                  Story Cloze files), or is tfds; a data set that is not there is left out, and the page says where to
                  get it. One data set elsewhere: --config.tasks.sst2.task.data=SST-2. Without --pretrained the
                  Transformer is pre-trained (--config.pretrain.source=text:GLOB); the LSTM and the curves over
-                 pre-training always need that text. 12 fine-tuning runs per seed for the tables, 61 for all parts.
+                 pre-training need that text too, or a workdir that has them: --config.lstm.pretrained=W, and as
+                 --pretrained one with loop.keep_every. 12 fine-tuning runs per seed for the tables, 61 for all parts.
 own              The same for your own files, described as for configs/finetune.py:custom; with a model, or a text:
 
     python launch/reproduce.py --config=configs/reproduce.py:own --config.tasks.own.task.train=reviews.csv \

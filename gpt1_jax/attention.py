@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Float32, Int
 from gpt1_jax.dropout import Dropout
 from gpt1_jax.errors import InputError
 from gpt1_jax.kernels import gpu, tpu
-from gpt1_jax.kernels.sharded import device_kind
+from gpt1_jax.kernels.sharded import compute_capability, device_kind
 from gpt1_jax.kernels.xla import xla_attention
 from gpt1_jax.precision import add_bias
 
@@ -29,11 +29,13 @@ FROM_PROJECTION = {"tpu": tpu.tpu_self_attention}
 """Kernel -> itself as `self_attention` calls it, where it knows better than to take q, k and v apart."""
 if gpu.AVAILABLE:
     KERNELS["gpu"], FROM_PROJECTION["gpu"] = gpu.gpu_attention, gpu.gpu_self_attention
-    BEST["NVIDIA"] = "gpu"  # no others, and none before the A100: "Tesla ..."
+    BEST["NVIDIA"] = "gpu"
 MAX_TOKENS = {"tpu": tpu.MAX_TOKENS}
 """Kernel -> the longest rows that it takes."""
 MAX_HEAD_DIM = {"gpu": gpu.MAX_HEAD_DIM}
 """Kernel -> the widest heads that it takes."""
+MIN_COMPUTE_CAPABILITY = {"gpu": 8.0}
+"""Kernel -> the least that its compiler takes, Triton: an A100, a GeForce RTX 3000."""
 
 
 def check_kernel(name: str) -> None:
@@ -154,4 +156,6 @@ def _beyond(name: str, length: int, head_dim: int, dropout: Dropout | None) -> s
     for size, limits, what in ((length, MAX_TOKENS, "tokens"), (head_dim, MAX_HEAD_DIM, "numbers a head")):
         if size > limits.get(name, size):
             return f"takes at most {limits[name]} {what}, not {size}"
+    if name in MIN_COMPUTE_CAPABILITY and (has := compute_capability()) < MIN_COMPUTE_CAPABILITY[name]:
+        return f"needs compute capability {MIN_COMPUTE_CAPABILITY[name]}, which these cards do not have ({has})"
     return ""

@@ -12,8 +12,7 @@ A program is a few flags around a function of the library, and keeps to this:
 - A path that is not there is an `InputError` with the nearest one that is (`files.nearest`), a misspelt name one with
   the nearest name (`errors.did_you_mean`).
 - It ends with its table on the standard output and the command that comes next: `print(next_steps(command(...)))`, with
-  the paths of this run, quoted for the shell. Names in CAPITALS are for the user to fill in. After pictures and pages,
-  which are there to be looked at, none comes. All else goes to stderr.
+  the paths of this run, quoted for the shell. Names in CAPITALS are for the user to fill in. All else goes to stderr.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from ml_collections.config_flags import tuple_parser
 
 from gpt1_jax import cli_help
 from gpt1_jax.cli_help import ConfigKeys as ConfigKeys  # programs name it
-from gpt1_jax.errors import InputError
+from gpt1_jax.errors import LESS_MEMORY, InputError
 from gpt1_jax.files import about_the_disk, is_address, nearest
 
 
@@ -99,6 +98,16 @@ def with_config(argv: list[str], config: str | None) -> list[str]:
     if config is None or any(re.match(r"--?config(=|$)", argument) for argument in argv[1:]):
         return argv
     return [argv[0], f"--config={_from_here(Path(argv[0]).absolute().parents[1] / config)}", *argv[1:]]
+
+
+def config_arguments(argv: list[str]) -> list[str]:
+    """Those of the arguments that say which config it is and set keys of it."""
+    found = []
+    for word, after in itertools.pairwise([*argv[1:], ""]):
+        if re.match(r"--?(no)?config(\.|=|$)", word):
+            takes_next = re.fullmatch(r"--?config(\.[\w.]+)?", word) and not after.startswith("-")
+            found += [word, after] if takes_next else [word]
+    return found
 
 
 class _End(NamedTuple):
@@ -171,9 +180,8 @@ def _about_memory(error: RuntimeError) -> str:
     """What to do about a device whose memory is full; XLA's own message begins with what it wanted."""
     said = " ".join(str(error).partition("RESOURCE_EXHAUSTED")[2].lstrip(": ").split())
     return (
-        f"the memory of a device is full: {said[:200]}. Use a smaller batch_size, or for training "
-        "config.accumulation_steps, config.model.remat=full, config.model.dtype=bfloat16, config.loss.chunk or, with "
-        "several devices, config.mesh.fsdp; on a GPU see that no other process uses it"
+        f"the memory of a device is full: {said[:200]}. Use a smaller batch, or for training {LESS_MEMORY}; "
+        "on a GPU see that no other process uses it"
     )
 
 

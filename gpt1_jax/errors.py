@@ -6,6 +6,13 @@ import difflib
 from collections.abc import Iterable
 
 
+LESS_MEMORY = (
+    "a smaller config.batch_size, config.accumulation_steps, config.model.remat=full, config.model.dtype=bfloat16, "
+    "config.loss.chunk or, with several devices, config.mesh.fsdp"
+)
+"""What makes an update fit a device."""
+
+
 class InputError(ValueError):
     """A file, a field or a value given by the user cannot be used.
 

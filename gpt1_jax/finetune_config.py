@@ -16,6 +16,7 @@ from gpt1_jax.sharding import MeshConfig
 from gpt1_jax.tasks.config import TaskConfig
 from gpt1_jax.warm_start import ModelOptions
 
+ORIGINAL_SEED = 42
 TASK_TEXTS = "task"
 """As `AdaptConfig.source`: the texts of the task's own training examples."""
 
@@ -218,3 +219,13 @@ class FinetuneConfig:
     def _at(self, learning_rate: float, **values: Any) -> FinetuneConfig:
         optimizer = dataclasses.replace(self.optimizer, learning_rate=learning_rate)
         return dataclasses.replace(self.single(self.seed), optimizer=optimizer, **values)
+
+
+def as_the_original(config: FinetuneConfig) -> FinetuneConfig:
+    """With what the original program does otherwise than ours by default; all other defaults are its own."""
+    return dataclasses.replace(
+        config,
+        original_batches=True,
+        model=dataclasses.replace(config.model, embedding_dropout="table", softmax_over_positions=True),
+        seed=ORIGINAL_SEED,
+    )

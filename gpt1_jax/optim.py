@@ -23,8 +23,9 @@ import optax
 from jaxtyping import Float32
 
 from gpt1_jax.errors import InputError
+from gpt1_jax.precision import MATRICES, leaves_named
 
-DECAYED = ("kernel", "embedding")
+DECAYED = MATRICES
 """Names of the parameters that decay: matrices, whatever their number of axes, and no bias or gain."""
 
 SCHEDULES = ("cosine", "warmup_cosine", "warmup_linear", "warmup_constant", "constant")
@@ -164,12 +165,8 @@ def _schedule(peak: float, n_steps: int, turn: float, shape: str) -> Schedule:
 
 
 def decays(params: Any) -> Any:
-    """Which leaves decay: True for matrices by name (`DECAYED`)."""
-
-    def named(path: tuple[Any, ...], _: Any) -> bool:
-        return any(getattr(key, "key", None) in DECAYED for key in path)
-
-    return jax.tree_util.tree_map_with_path(named, params)
+    """Which leaves decay, by name (`DECAYED`): a tree of True and False."""
+    return leaves_named(params, DECAYED)
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:

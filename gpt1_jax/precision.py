@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+MATRICES = ("kernel", "embedding")
+"""Names of the parameters that products take, in the dtype of the computation; all others are used in float32."""
+
+
+def are_matrices(params: Any) -> Any:
+    """Which leaves are among `MATRICES`: a tree of True and False."""
+    return leaves_named(params, MATRICES)
+
+
+def leaves_named(params: Any, names: Collection[str]) -> Any:
+    """Which leaves have one of the names, or are in a box that has: a tree of True and False."""
+
+    def is_named(path: tuple[Any, ...], _: Any) -> bool:
+        return any(getattr(key, "key", None) in names for key in path)
+
+    return jax.tree_util.tree_map_with_path(is_named, params)
 
 
 def matmul_precision(dtype: jnp.dtype) -> jax.lax.Precision | None:

@@ -20,7 +20,7 @@ from gpt1_jax import agreement
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.config import to_dict
 from gpt1_jax.data.windows import Batches, prefetch
-from gpt1_jax.errors import InputError, counted
+from gpt1_jax.errors import LESS_MEMORY, InputError, counted
 from gpt1_jax.files import write_json
 from gpt1_jax.flops import train_flops_per_token
 from gpt1_jax.memory_estimate import MemoryEstimate
@@ -40,8 +40,8 @@ MUTABLE = (
     *(f"config.{name}" for name in ("loop", "log_every", "max_eval_batches", "predict_train", "predict_test", "plots")),
     *(f"config.{name}" for name in ("mesh", "require_accelerator", "shards")),
 )
-"""What may change when a run is continued: none of it changes what is learned. `config.shards` is a place; what has to
-be there is in `corpus`."""
+"""What may change when a run is continued: none of it changes what is learned, but for the rounding of sums (`mesh`).
+`config.shards` is a place; what has to be there is in `corpus`."""
 
 BYTES_PER_PARAMETER = 12  # of a checkpoint: the parameter and two moments, float32
 
@@ -102,7 +102,8 @@ def open_run(
         )
     n_missing = 0  # of the checkpoints for which there has to be space on this disk
     if remote_of(workdir) is None:
-        n_missing = max(1, n_checkpoints - len(list((workdir / "checkpoints").glob("[0-9]*"))))
+        there = [path for path in (workdir / "checkpoints").glob("*") if path.name.isdecimal()]
+        n_missing = max(1, n_checkpoints - len(there))
     space = n_missing * n_parameters * BYTES_PER_PARAMETER + (64 << 20)
     record = {"version": __version__, **record}
     defaults = {
@@ -155,10 +156,7 @@ def describe_run(
     logging.info("model: %s", describe_model(model.config, model.readout))
     logging.info("memory of a device: %s", memory)
     if not memory.fits:
-        logging.warning(
-            "this may be more than a device has: if it is, use a smaller batch_size, accumulation_steps, "
-            "model.remat=full, model.dtype=bfloat16, loss.chunk or, with several devices, mesh.fsdp"
-        )
+        logging.warning("this may be more than a device has: if it is, use %s", LESS_MEMORY)
     logging.info(
         "%s updates; %s", f"{n_steps:,}", ", ".join(f"{n:,} {s.replace('_', ' ')}" for s, n in numbers.items())
     )

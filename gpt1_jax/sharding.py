@@ -20,7 +20,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from gpt1_jax.errors import InputError
-from gpt1_jax.optim import decays
+from gpt1_jax.precision import are_matrices
 
 AXES = ("data", "fsdp", "tensor")
 GRADIENT_DTYPES = ("auto", "float32", "bfloat16")
@@ -206,7 +206,7 @@ def summed_over_data(gradients: Callable[..., Any], dtype: str = "float32") -> C
         # Not psum: XLA's CPU compiler crashes on one in bfloat16 while other axes are left to it.
         run = jax.shard_map(local, in_specs=specs, out_specs=by_row, axis_names={"data"}, check_vma=False)
         parts = run(params, batch, rows, *rest)
-        return jax.tree.map(total, parts, decays(parts))
+        return jax.tree.map(total, parts, are_matrices(parts))
 
     return over_data
 

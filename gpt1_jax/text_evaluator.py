@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -44,7 +45,8 @@ class TextEvaluator:
                 nll += float(value)
         loss = nll / self._windows.n_targets
         bits = nll / math.log(2.0)
-        return {"loss": loss, "perplexity": math.exp(loss), "bits_per_byte": bits / self._windows.n_bytes}
+        perplexity = math.exp(loss) if loss < math.log(sys.float_info.max) else math.inf
+        return {"loss": loss, "perplexity": perplexity, "bits_per_byte": bits / self._windows.n_bytes}
 
 
 @functools.lru_cache(maxsize=8)

@@ -24,7 +24,8 @@ from gpt1_jax.errors import InputError
 from gpt1_jax.losses import Batch, Metrics, Objective
 from gpt1_jax.metrics import MetricsWriter
 from gpt1_jax.model import GPT1
-from gpt1_jax.optim import Schedule, decays
+from gpt1_jax.optim import Schedule
+from gpt1_jax.precision import are_matrices
 from gpt1_jax.progress import TrainingProgress
 from gpt1_jax.sharding import batch_sharding, summed_over_data, to_global, tree_shardings
 from gpt1_jax.stop import Interrupted as Interrupted  # part of what `fit` raises
@@ -34,13 +35,13 @@ from gpt1_jax.zero import DataLayout, ShardedOverData, renamed
 HostBatch = Mapping[str, np.ndarray]
 
 
-def updates_ahead() -> int:
+def updates_ahead(mesh: Mesh) -> int:
     """Updates that may be dispatched beyond the one that runs: enough to keep devices busy.
 
     Without a limit hundreds of batches pile up, and a stop waits for all of them. On a CPU there are none: each would
     take its memory at once.
     """
-    return 0 if jax.default_backend() == "cpu" else 8
+    return 0 if mesh.devices.flat[0].platform == "cpu" else 8
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -153,7 +154,7 @@ def make_train_step(
 
 def _cast_matrices(params: Any, dtype: str) -> Any:
     """The parameters as the products take them; what is added or scaled by stays float32."""
-    return jax.tree.map(lambda x, matrix: x.astype(dtype) if matrix else x, params, decays(params))
+    return jax.tree.map(lambda x, matrix: x.astype(dtype) if matrix else x, params, are_matrices(params))
 
 
 def jit_train_step(train_step: TrainStep, mesh: Mesh, shardings: TrainState) -> JittedStep:
@@ -270,7 +271,7 @@ def fit(
     first_timed = done_before + 2  # the one before it compiles
     metrics: Metrics = {}
     in_flight: collections.deque[Metrics] = collections.deque()
-    max_ahead = updates_ahead()
+    max_ahead = updates_ahead(mesh)
     results: dict[str, float] | None = None
 
     def report(evaluate: Callable[[TrainState], dict[str, float]]) -> dict[str, float]:

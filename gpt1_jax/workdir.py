@@ -216,13 +216,18 @@ def with_defaults(old: Mapping[str, Any], new: Mapping[str, Any], defaults: Mapp
 
 def has_checkpoint(path: Path) -> bool:
     """Whether a workdir has a finished checkpoint."""
+    return bool(finished_steps(path))
+
+
+def finished_steps(path: Path) -> list[int]:
+    """The updates of which a workdir has a finished checkpoint, in increasing order."""
     folder = checkpoints_of(path)
     if not folder.is_dir():
-        return False
+        return []
     finished = [entry for entry in folder.iterdir() if entry.name.isdecimal()]
     if is_url(folder):  # where no rename, but a file is what finishes it
-        return any((entry / "commit_success.txt").exists() for entry in finished)
-    return bool(finished)
+        finished = [entry for entry in finished if (entry / "commit_success.txt").exists()]
+    return sorted(int(entry.name) for entry in finished)
 
 
 def _start_anew(

@@ -48,11 +48,7 @@ class ShardedOverData(optax.GradientTransformationExtraArgs):
 
 def sharded_over_data(optimizer: optax.GradientTransformationExtraArgs) -> ShardedOverData:
     """The same optimizer, by which `train.initial_state` lays out parameters and moments."""
-
-    def init(params: Any) -> Any:
-        return optimizer.init(renamed(params))
-
-    return ShardedOverData(init, optimizer.update)
+    return ShardedOverData(optimizer.init, optimizer.update)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -95,10 +95,8 @@ def main() -> None:
     found = [figure for case in cases for figure in figures.figures(case)]
     if found:
         print(f"\n{report.table(found)}\n\n{report.notes(found, record)}", flush=True)
-        more = [
-            flag for flag, given in (("--peer=naive", PEER.value), ("--json=figures.json", JSON.value)) if not given
-        ]
-        if more:
+        more = ["--peer=naive"] if settings.may_have_peers and not PEER.value else []
+        if more := more or ([] if JSON.value else ["--json=figures.json"]):
             print(cli.next_steps(shlex.join([cli.python(), *sys.argv, more[0]])), flush=True)
     record["kernels"] = [dataclasses.asdict(check) | {"passed": check.passed} for check in checks]
     if JSON.value:

@@ -70,9 +70,8 @@ def main() -> None:
         figures = [one.figures() for one in reports]
         write_json(Path(JSON.value), figures[0] if len(machines) == 1 else figures)
     if reports and not refused:
-        config = [word for word in sys.argv[1:] if word.startswith("--config")]
         trains = cli.command(reports[0].program, {"workdir": "NEW"})
-        print(cli.next_steps(f"{trains} {shlex.join(config)}"))
+        print(cli.next_steps(f"{trains} {shlex.join(cli.config_arguments(sys.argv))}"))
     if refused and len(machines) == 1:
         raise refused[0]
     if refused:

@@ -6,6 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/venv.sh" ""
 
 folder=${1:-quickstart}
 
-# On a CPU under Linux, XLA asks the system for fresh memory at every step; keeping it, in large pages, saves a quarter of the time.
+# On a CPU under Linux, XLA asks the system for fresh memory at every step; keeping it, in large pages, which only a new
+# process can ask for, saves a quarter of the time.
 export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1000000000000:glibc.malloc.top_pad=268435456}
 exec "$python" launch/quickstart --workdir="$folder"

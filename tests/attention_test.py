@@ -238,6 +238,17 @@ def test_without_a_mesh_auto_is_the_kernel_of_the_default_device(monkeypatch):
         assert select_kernel("auto", 512, 64) == "xla"
 
 
+@pytest.mark.parametrize(("kind", "capability", "kernel"), [("RTX 2080 Ti", "7.5", "xla"), ("RTX 3090", "8.6", "gpu")])
+def test_auto_takes_no_card_that_triton_refuses(kind, capability, kernel, monkeypatch):
+    card = types.SimpleNamespace(platform="gpu", device_kind=f"NVIDIA GeForce {kind}", compute_capability=capability)
+    monkeypatch.setattr(sharded.jax, "devices", lambda platform=None: [card])
+    monkeypatch.setattr(sharded.jax, "local_devices", lambda: [card])
+    assert select_kernel("auto", 512, 64) == kernel
+    if kernel == "xla":
+        with pytest.raises(InputError, match=r"attention='gpu' needs compute capability 8.0, .*\(7\.5\); use"):
+            select_kernel("gpu", 512, 64)
+
+
 @every_kernel
 def test_from_the_projection(kernel):
     """Of q, k and v before their bias is added; "whole" has no padding."""

@@ -37,4 +37,4 @@ def test_a_run_that_may_not_fit_is_warned_of(devices, caplog):
     for memory in (SMALL, MemoryEstimate(5, 5, 1, 1, available=10)):
         assert "more than a device has" not in caplog.text
         describe_run(Path("W"), mesh, GPT1(GPT1Config()), memory=memory, n_steps=2, learning_rate=rate)
-    assert "more than a device has: if it is, use a smaller batch_size" in caplog.text
+    assert "more than a device has: if it is, use a smaller config.batch_size" in caplog.text

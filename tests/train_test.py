@@ -97,7 +97,7 @@ def test_loop(ahead, devices, tmp_path, monkeypatch):
 
     Unfinished.running = Unfinished.most_running = 0
     if ahead is not None:
-        monkeypatch.setattr(train, "updates_ahead", lambda: ahead)
+        monkeypatch.setattr(train, "updates_ahead", lambda mesh: ahead)
     evaluated, shown = [], io.StringIO()
 
     def evaluate(state: TrainState) -> dict[str, float]:

@@ -19,7 +19,7 @@ from gpt1_jax.aot.collectives import SEND, Collective, find_collectives
 from gpt1_jax.aot.kernel_floor import kernel_floor_ms
 from gpt1_jax.aot.programs import Program, make_program
 from gpt1_jax.aot.topologies import Topology, topology_devices
-from gpt1_jax.errors import InputError
+from gpt1_jax.errors import LESS_MEMORY, InputError
 from gpt1_jax.model import count_parameters
 from gpt1_jax.version import __version__
 
@@ -242,8 +242,7 @@ def does_not_fit(topology: str, batch: int, mesh: Mapping[str, int], said: str =
     where = ", ".join(f"{axis}={size}" for axis, size in mesh.items())
     return InputError(
         f"{topology}: batch {batch} on mesh {where} does not fit the memory of a chip{f' ({said})' if said else ''}; "
-        "use a smaller config.batch_size or more chips, config.accumulation_steps, config.model.remat=dots or full, "
-        "config.loss.chunk, or config.mesh.fsdp"
+        f"use more chips, {LESS_MEMORY}"
     )
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from gpt1_jax.attention import KERNELS, causal_attention, select_kernel
+from gpt1_jax.attention import KERNELS, select_kernel, self_attention
 from gpt1_jax.benchmark.settings import Settings
 from gpt1_jax.benchmark.timing import Contestant
 from gpt1_jax.dropout import Dropout
@@ -35,11 +35,11 @@ class Check:
       kernel: its name in `attention.KERNELS`.
       interpreted: on a CPU, where no time would say anything.
       length: tokens of a row.
-      dtype: of q, k and v.
+      dtype: of the projection of q, k and v.
       dropout: rate.
       padded: a part of the keys is padding.
       value_error: largest difference from the reference, over the reference's largest number.
-      gradient_error: likewise, the largest of the three gradients'.
+      gradient_error: likewise, the larger of those of the projection and of its bias.
       allowed: how large both may be.
     """
 
@@ -90,34 +90,38 @@ def _kernels_here() -> list[str]:
 
 
 def _check(name: str, length: int, dtype: str, rate: float, padded: bool) -> Check:
-    shape = (_BATCH, length, _HEADS, _HEAD_DIM)
-    exact = _inputs(shape, "float32")
-    inputs = tuple(x.astype(dtype) for x in exact)
+    inputs = _inputs(_BATCH, length, _HEADS * _HEAD_DIM, dtype)
     rounded = tuple(x.astype(jnp.float32) for x in inputs)
     lengths = jnp.asarray([length, length - length // 4])
     kv_mask = jnp.arange(length)[None, :] < lengths[:, None] if padded else None
-    reference = _value_and_gradients("xla", rate, kv_mask)(*rounded)
-    errors = _errors(_value_and_gradients(name, rate, kv_mask)(*inputs), reference)
+    reference = _value_and_gradients("xla", _HEADS, rate, kv_mask)(*rounded)
+    errors = _errors(_value_and_gradients(name, _HEADS, rate, kv_mask)(*inputs), reference)
     allowed = FLOAT32_ERROR
     if dtype != "float32":
-        allowed = 2 * max(_errors(_value_and_gradients("xla", rate, kv_mask)(*inputs), reference))
+        allowed = 2 * max(_errors(_value_and_gradients("xla", _HEADS, rate, kv_mask)(*inputs), reference))
     value_error, *gradient_errors = errors
     interpreted = jax.default_backend() == "cpu"
     return Check(name, interpreted, length, dtype, rate, padded, value_error, float(np.max(gradient_errors)), allowed)
 
 
-def _inputs(shape: tuple[int, ...], dtype: str) -> tuple[Array, ...]:
-    """q, k, v and what comes back to the output."""
-    return tuple(jax.random.normal(key, shape, dtype) for key in jax.random.split(jax.random.key(0), 4))
+def _inputs(n_rows: int, length: int, width: int, dtype: str) -> tuple[Array, Array, Array]:
+    """The projection of q, k and v, its bias, and what comes back to the output."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    product = jax.random.normal(keys[0], (n_rows, 3, length, width), dtype)
+    bias = jax.random.normal(keys[1], (3, 1, width), jnp.float32)
+    return product, bias, jax.random.normal(keys[2], (n_rows, length, width), dtype)
 
 
-def _value_and_gradients(kernel: str, rate: float, kv_mask: Array | None) -> Callable[..., tuple[Array, ...]]:
-    def run(q: Array, k: Array, v: Array, back: Array) -> tuple[Array, ...]:
+def _value_and_gradients(
+    kernel: str, n_heads: int, rate: float, kv_mask: Array | None
+) -> Callable[..., tuple[Array, ...]]:
+    """As a layer calls it."""
+
+    def run(product: Array, bias: Array, back: Array) -> tuple[Array, ...]:
         words = jnp.asarray([0x12345678, 0x9ABCDEF0], jnp.uint32)
-        dropout = Dropout(rate, key_words=words, rows=jnp.arange(q.shape[0])) if rate else None
-        value, pull = jax.vjp(
-            lambda q, k, v: causal_attention(q, k, v, kv_mask=kv_mask, dropout=dropout, kernel=kernel), q, k, v
-        )
+        dropout = Dropout(rate, key_words=words, rows=jnp.arange(product.shape[0])) if rate else None
+        attend = functools.partial(self_attention, n_heads=n_heads, kv_mask=kv_mask, dropout=dropout, kernel=kernel)
+        value, pull = jax.vjp(attend, product, bias)
         return value, *pull(back)
 
     return jax.jit(run)
@@ -130,12 +134,12 @@ def _errors(found: Sequence[Array], reference: Sequence[Array]) -> list[float]:
 
 def _timed(settings: Settings, batch_size: int, name: str) -> Contestant:
     c = settings.model
-    shape = (batch_size, c.n_ctx, c.n_head, c.head_dim)
-    inputs, run = _inputs(shape, c.dtype), _value_and_gradients(name, c.attn_pdrop, None)
+    inputs = _inputs(batch_size, c.n_ctx, c.n_embd, c.dtype)
+    run = _value_and_gradients(name, c.n_head, c.attn_pdrop, None)
     return Contestant(
         name,
         lambda: run(*inputs),
         amount=batch_size * c.n_ctx,
         flops=3.0 * 4.0 * batch_size * c.n_ctx**2 * c.n_embd,
-        about=f"{c.dtype}, {c.n_head} heads of {shape[-1]}, dropout {c.attn_pdrop:g}, forward and backward",
+        about=f"{c.dtype}, {c.n_head} heads of {c.head_dim}, dropout {c.attn_pdrop:g}, forward and backward",
     )

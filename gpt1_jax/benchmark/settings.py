@@ -19,6 +19,7 @@ from gpt1_jax.pretrain import PretrainConfig
 PARTS = ("pretrain", "finetune", "evaluate", "decode", "tokenize", "prepare", "load", "start")
 """In this order. Beside them there is "kernels", for where attention has several."""
 
+_WITH_PEERS = ("pretrain", "evaluate")  # that every one of them can do
 _PROMPT = 16  # tokens
 _CPU_BATCH = {"pretrain": 2, "finetune": 8, "evaluate": 8, "load": 2, "kernels": 2}
 """Of each device: a recipe's batch takes a CPU minutes for one update."""
@@ -65,10 +66,10 @@ class Settings:
             unknown = [value for value in values if value not in known]
             if unknown:
                 raise InputError(f"--{name}={','.join(unknown)} is unknown; use some of {','.join(known)}")
-        trunk = self.pretrain.model.trunk or GPT1Config.trunk
-        if trunk != "transformer" and (self.peers or "kernels" in self.parts):
+        if not self._is_transformer and (self.peers or "kernels" in self.parts):
             raise InputError(
-                f"model.trunk={trunk!r}: peers and the part 'kernels' are of the Transformer; leave them out"
+                f"model.trunk={self.pretrain.model.trunk!r}: peers and the part 'kernels' are of the Transformer; "
+                "leave them out"
             )
         if not self.parts:
             raise InputError(f"--parts is empty; use some of {','.join((*PARTS, 'kernels'))}")
@@ -91,6 +92,15 @@ class Settings:
                 raise InputError(f"--{flag}={','.join(map(str, given))} names one twice; leave it out")
         if "decode" in self.parts and not self.decode_batch_sizes:
             raise InputError("--decode_batch_sizes is empty; name some, such as 1,8, or leave 'decode' out of --parts")
+
+    @property
+    def _is_transformer(self) -> bool:
+        return (self.pretrain.model.trunk or GPT1Config.trunk) == "transformer"
+
+    @property
+    def may_have_peers(self) -> bool:
+        """Whether there is anything that others do here, too."""
+        return self._is_transformer and jax.device_count() == 1 and bool({*_WITH_PEERS} & {*self.parts})
 
     @property
     def n_prompt(self) -> int:

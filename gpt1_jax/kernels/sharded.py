@@ -26,6 +26,13 @@ def device_kind() -> str:
     return _device().device_kind
 
 
+def compute_capability() -> float:
+    """NVIDIA's number for what those devices can do, such as 8.0 of an A100; infinite where none of them is here."""
+    kind = device_kind()
+    here = [device for device in jax.local_devices() if device.device_kind == kind]
+    return min((float(getattr(device, "compute_capability", math.inf)) for device in here), default=math.inf)
+
+
 def _device() -> Any:
     device = jax.sharding.get_abstract_mesh().abstract_device
     if device is not None and device.platform:

@@ -20,8 +20,6 @@ MAX_NEW_TOKENS = 500
 N_ALTERNATIVES = 8
 """Likeliest tokens that are shown in place of one."""
 
-_CONTEXT = 16  # tokens before one that may decide how it reads
-
 
 @dataclasses.dataclass(frozen=True)
 class Token:
@@ -126,8 +124,7 @@ def _told(loaded: Loaded, ids: Sequence[int], n_prompt: int, stride: int) -> lis
     n_ctx = loaded.model.config.n_ctx
     first = window_start(n_prompt, n_ctx, stride)
     starts = [max(first, window_start(n, n_ctx, stride)) for n in range(first, len(ids))]  # of the window before each
-    before = ids[max(0, first - _CONTEXT) : first]
-    tokens = [Token(text_after(loaded.tokenizer, before, ids[first]), is_new=first >= n_prompt)]
+    tokens = [Token(text_after(loaded.tokenizer, ids[:first], ids[first]), is_new=first >= n_prompt)]
     for start in sorted(set(starts)):
         places = [n for n, own in enumerate(starts, first) if own == start and n > first]
         if not places:
@@ -139,7 +136,7 @@ def _told(loaded: Loaded, ids: Sequence[int], n_prompt: int, stride: int) -> lis
 
 def _token(loaded: Loaded, ids: Sequence[int], n: int, probabilities: np.ndarray, is_new: bool) -> Token:
     """The token at place n, of which `probabilities` [V] were expected."""
-    tokenizer, before = loaded.tokenizer, ids[max(0, n - _CONTEXT) : n]
+    tokenizer, before = loaded.tokenizer, ids[:n]
     text = text_after(tokenizer, before, ids[n])
     if ids[n] >= len(probabilities):  # a special token
         return Token(text, is_new)

@@ -25,7 +25,6 @@ from gpt1_jax import agreement, evaluate, finetune, pretrain
 from gpt1_jax.config import to_dict
 from gpt1_jax.files import read_json, write_json
 from gpt1_jax.finetune_config import FinetuneConfig
-from gpt1_jax.mirror import checkpoints_of
 from gpt1_jax.pretrain import PretrainConfig
 from gpt1_jax.pretrained import format_of
 from gpt1_jax.reproduce.plan import Cell, ZeroShotConfig
@@ -36,7 +35,7 @@ from gpt1_jax.tasks.predictions import read_predictions
 from gpt1_jax.tasks.zero_shot import make_heuristic
 from gpt1_jax.tasks.zero_shot_spec import zero_shot_spec
 from gpt1_jax.train import Diverged
-from gpt1_jax.workdir import check_same_run, with_defaults
+from gpt1_jax.workdir import check_same_run, finished_steps, with_defaults
 
 RECORD = "cell.json"
 MUTABLE_CELL = tuple(name for name in MUTABLE if not name.startswith("config.predict"))
@@ -239,8 +238,7 @@ def kept_steps(checkpoint: str, every: int) -> list[int | None]:
     """
     if format_of(checkpoint) != "gpt1_jax":
         return [None]
-    folder = checkpoints_of(Path(checkpoint))
-    steps = sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal()) if folder.is_dir() else []
+    steps = finished_steps(Path(checkpoint))
     if not steps:
         return [None]
     return [step for step in steps if step == steps[-1] or (every and step % every == 0)]

@@ -120,7 +120,12 @@ class ReproduceConfig:
             raise InputError(f"seeds={self.seeds} must be at least 1")
         if not self.tasks:
             raise InputError("tasks is empty; configs/reproduce.py has the paper's, and says how to add your own")
-        for name in self.tasks:
+        for name, entry in self.tasks.items():
+            for field in ("ablated", "layers"):
+                if getattr(entry, field) and not entry.finetuned:
+                    raise InputError(
+                        f"tasks.{name}: {field}=True contradicts finetuned=False; leave one of the two out"
+                    )
             if not name.replace("_", "").replace("-", "").isalnum():
                 raise InputError(f"tasks.{name}: a name is letters, digits, - and _, for it names a folder")
         in_the_paper = {column.task for table in paper.TABLES.values() for column in table}

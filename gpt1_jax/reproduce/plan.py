@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpt1_jax.errors import InputError, counted
-from gpt1_jax.finetune_config import FinetuneConfig
+from gpt1_jax.finetune_config import ORIGINAL_SEED, FinetuneConfig, as_the_original
 from gpt1_jax.model import GPT1Config
 from gpt1_jax.pretrain import PretrainConfig
 from gpt1_jax.pretrained import load_pretrained
@@ -26,11 +26,11 @@ from gpt1_jax.reproduce.tasks import Scored, asked, chance_of, find_specs, score
 from gpt1_jax.sharding import MeshConfig
 from gpt1_jax.tasks.config import TaskConfig
 from gpt1_jax.tasks.spec import TaskSpec
-from gpt1_jax.warm_start import ModelOptions
 
 TRUNKS = ("transformer", "lstm")
 TRANSFER = "transfer_"
-ORIGINAL_SEED = 42
+OF_BLOCKS = ("n_layer", "n_head", "activation", "attention", "remat", "scan_layers")
+"""What is said of the Transformer's blocks, and not to an LSTM."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,7 +229,7 @@ def _lstm_pretraining(config: ReproduceConfig, transformer: GPT1Config, where: s
         trunk="lstm",
         lstm_units=lstm.units,
         **{name: getattr(transformer, name) for name in ("vocab_size", "n_ctx", "n_embd")},
-        **dict.fromkeys(("n_layer", "n_head", "activation", "attention", "remat", "scan_layers")),
+        **dict.fromkeys(OF_BLOCKS),
     )
     optimizer = pretrain.optimizer
     if lstm.learning_rate is not None:
@@ -260,19 +260,17 @@ def _finetune_cells(
 def _finetuning(config: ReproduceConfig, name: str, spec: TaskSpec, variant: str) -> FinetuneConfig:
     """The recipe of a task in a row of table 5, or with some layers transferred."""
     entry, finetune = config.tasks[name], config.finetune
+    if entry.as_the_original:
+        finetune = dataclasses.replace(as_the_original(finetune), seed=finetune.seed or ORIGINAL_SEED)
     changes: dict[str, Any] = {
         field: getattr(entry, field) for field in ("batch_size", "epochs") if getattr(entry, field) is not None
     }
     rate = entry.learning_rate
     if variant == "lstm":
         rate = rate if config.lstm.finetune_learning_rate is None else config.lstm.finetune_learning_rate
-        changes["model"] = dataclasses.replace(
-            finetune.model, **dict.fromkeys(("n_head", "attention", "remat", "scan_layers"))
-        )
+        changes["model"] = dataclasses.replace(finetune.model, **dict.fromkeys(OF_BLOCKS))
     if rate is not None:
         changes["optimizer"] = dataclasses.replace(finetune.optimizer, learning_rate=rate)
-    if entry.as_the_original:
-        changes |= _as_the_original(finetune, changes.get("model", finetune.model))
     if variant == "no_pretraining":
         changes["n_transfer"] = -1
     if variant.startswith(TRANSFER):
@@ -287,15 +285,6 @@ def _finetuning(config: ReproduceConfig, name: str, spec: TaskSpec, variant: str
         predict_test=finetune.predict_test and (variant == "full" or not splits <= set(spec.validation_splits)),
         **changes,
     )
-
-
-def _as_the_original(finetune: FinetuneConfig, model: ModelOptions) -> dict[str, object]:
-    """What the original program does otherwise than ours by default, as configs/finetune.py:story_cloze."""
-    return {
-        "original_batches": True,
-        "model": dataclasses.replace(model, embedding_dropout="table", softmax_over_positions=True),
-        "seed": finetune.seed or ORIGINAL_SEED,
-    }
 
 
 def _zero_shot_cells(

@@ -18,7 +18,7 @@ from typing import Any
 import report
 from absl import flags, logging
 
-from gpt1_jax import cli
+from gpt1_jax import cli, host_memory
 from gpt1_jax.data import packages, reviews
 
 WORKDIR = flags.DEFINE_string("workdir", "quickstart", "Folder for data, runs and the report.")
@@ -37,6 +37,7 @@ PROMPTS = ("the film is", "the acting was", "i watched this movie with my")
 
 def main() -> None:
     """Runs all stages and writes the report."""
+    host_memory.keep_freed()  # where quickstart.sh has not seen to it already
     import jax
 
     from gpt1_jax import __version__

@@ -34,6 +34,12 @@ def nothing(q, k, v, q_slots, kv_mask, dropout):
     return xla_attention(q, k, v, q_slots, kv_mask, dropout) * float("nan")
 
 
+def without_the_bias_s_gradient(product, bias, n_heads, kv_mask, dropout):
+    return attention.self_attention(
+        product, jax.lax.stop_gradient(bias), n_heads, kv_mask=kv_mask, dropout=dropout, kernel="xla"
+    )
+
+
 def run(kernel, dtypes, monkeypatch):
     monkeypatch.setattr(attention, "KERNELS", {"xla": xla_attention, "new": kernel})
     monkeypatch.setattr(kernel_check, "KERNELS", attention.KERNELS)
@@ -59,3 +65,9 @@ def test_a_kernel_that_computes_something_else_fails(kernel, failed, monkeypatch
     found = run(kernel, ("float32",), monkeypatch)
     assert [not check.passed for check in found] == failed
     assert ["FAILED" in check.line() for check in found] == failed
+
+
+def test_what_training_calls_is_checked(monkeypatch):
+    """A kernel's own way from the projection, with the gradient of its bias."""
+    monkeypatch.setattr(attention, "FROM_PROJECTION", {"new": without_the_bias_s_gradient})
+    assert not any(check.passed for check in run(xla_attention, ("float32",), monkeypatch))

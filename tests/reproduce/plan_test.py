@@ -92,6 +92,15 @@ def test_an_lstm_has_the_transformers_text_tokenizer_and_widths(glue):
     assert (other.source, other.n_steps, other.batch_size) == (transformer.source, transformer.n_steps, 64)
 
 
+def test_what_is_said_of_blocks_is_not_said_to_the_lstm(glue):
+    said = {"activation": "relu", "dtype": "bfloat16"}
+    cells = plan(glue, finetune={"model": said}, pretrain=TEXT | {"model": TEXT["model"] | said}).cells
+    for cell in cells:
+        if cell.kind != "zero_shot":
+            model = cell.config.model
+            assert (model.activation, model.dtype) == (None if "lstm" in cell.name else "relu", "bfloat16")
+
+
 def test_the_validation_split_stands_in_for_a_test_without_labels(glue):
     scored = plan(glue).scored
     assert [(s.title, s.split, s.metric) for s in scored["mnli"]] == [
@@ -160,6 +169,10 @@ def test_the_original_program_s_recipe_and_its_first_seed(tmp_path):
         ({"pretrain": {}}, "there is no model and no text"),
         ({"data": ""}, "none of 3 tasks can be run: give config.data"),
         ({"tasks": {"own": {"task": {"train": ["no.csv"]}}}}, "no.csv does not exist"),
+        (
+            {"tasks": {"own": {"finetuned": False, "zero_shot": "winograd", "ablated": True}}},
+            "tasks.own: ablated=True contradicts finetuned=False",
+        ),
         ({"tasks": {"own": {"finetuned": False}}}, "own is neither fine-tuned nor asked zero-shot"),
         ({"tasks": {"own": {"finetuned": False, "zero_shot": "winograd"}}}, "config.tasks.own.task.test is empty"),
         ({"tasks": {"own": {"task": {"train": ["t.csv"], "validation_fraction": 0.0}}}}, "no split of own has labels"),
