@@ -19,6 +19,7 @@ from gpt1_jax.interop.openai_folder import N_HEAD
 from gpt1_jax.mirror import copy_of
 from gpt1_jax.model import GPT1, GPT1Config, apply, count_parameters
 from gpt1_jax.pretrained import Params, format_of, load_pretrained, save_pretrained
+from gpt1_jax.text_table import aligned
 from gpt1_jax.tokenizers import MissingTokenizer, Tokenizer
 from gpt1_jax.warm_start import without_head
 
@@ -78,8 +79,7 @@ class Conversion:
             if not name.startswith("h_") or name.startswith("h_0/"):  # all blocks are alike
                 blocks = f"h_0 to h_{config.n_layer - 1}" if config.n_layer > 1 else "h_0"
                 rows.append((name.replace("h_0/", f"{blocks}/"), str(list(leaf.shape))))
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+        return "\n".join(aligned(rows, n_left=2))
 
 
 def run(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-
 LESS_MEMORY = (
     "a smaller config.batch_size, config.accumulation_steps, config.model.remat=full, config.model.dtype=bfloat16, "
     "config.loss.chunk or, with several devices, config.mesh.fsdp"

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -29,7 +28,7 @@ from gpt1_jax.mirror import copy_of
 from gpt1_jax.model import GPT1, ReadOut
 from gpt1_jax.outcome import PartialPredictions, write_outcome, write_zero_shot
 from gpt1_jax.pretrained import Params, format_of, load_pretrained
-from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, place, row_blocks
+from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, one_device_mesh, param_shardings, place, row_blocks
 from gpt1_jax.task_data import encode_task_split, shared_buckets
 from gpt1_jax.task_evaluator import TaskEvaluator, task_metrics
 from gpt1_jax.tasks.config import TaskConfig, make_spec
@@ -39,6 +38,7 @@ from gpt1_jax.tasks.zero_shot import make_heuristic
 from gpt1_jax.tasks.zero_shot_predict import zero_shot_task
 from gpt1_jax.tasks.zero_shot_spec import zero_shot_spec
 from gpt1_jax.text_evaluator import TextEvaluator
+from gpt1_jax.text_table import aligned
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.tokenizers.protocol import check_tokenizer
 from gpt1_jax.workdir import read_config
@@ -70,7 +70,7 @@ def predict(
       InputError: the model has no task head, a field is missing, or an example does not fit the model.
     """
     split = encode_examples(model, tokenizer, examples)
-    mesh = make_mesh(MeshConfig(data=1), devices=jax.local_devices()[:1])
+    mesh = one_device_mesh()
     predicted, _ = TaskEvaluator(model, mesh, split, batch_size=batch_size)(params)
     if split.has_scores:
         return predicted.tolist(), np.zeros((len(predicted), 0))
@@ -335,5 +335,4 @@ def results_table(results: Mapping[str, Any]) -> str:
             rows += [(f"{key} {name}", number) for name, number in value.items()]
         else:
             rows.append((key, value))
-    width = max((len(name) for name, _ in rows), default=0)
-    return "\n".join(f"{name:{width}}  {value:.4f}" for name, value in rows)
+    return "\n".join(aligned([(name, f"{value:.4f}") for name, value in rows], n_left=2))

@@ -90,6 +90,11 @@ def make_mesh(config: MeshConfig = MeshConfig(), devices: list[Any] | None = Non
     return _lay_out(sizes, devices)
 
 
+def one_device_mesh() -> Mesh:
+    """A mesh over this process's first device, for what is too small to divide."""
+    return make_mesh(MeshConfig(data=1), devices=jax.local_devices()[:1])
+
+
 def _lay_out(sizes: list[int], devices: list[Any]) -> Mesh:
     """Neighbours in the mesh are near each other; of several TPU slices, each has its part of `data`."""
     axis_types = (AxisType.Auto,) * len(AXES)

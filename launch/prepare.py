@@ -12,8 +12,6 @@ machines, each with its own number, 0 to 3; then all of them are verified togeth
 Neither the number of parts nor of workers changes what a run trains on. launch/README.md has more.
 """
 
-import os
-
 from absl import flags, logging
 
 from gpt1_jax import cli
@@ -41,11 +39,12 @@ def main() -> None:
     from gpt1_jax.data.sources import describe_source
     from gpt1_jax.data.split import Split
     from gpt1_jax.errors import InputError, counted
+    from gpt1_jax.tokenizers.parallel import n_cores
 
     if not VERIFY.value:
         if SOURCE.value is None:
             raise InputError("--source is missing: text:GLOB, jsonl:GLOB#FIELD or tfds:NAME (or --verify)")
-        workers = _n_cores() if WORKERS.value is None else WORKERS.value
+        workers = n_cores() if WORKERS.value is None else WORKERS.value
         which = f"part {PART.value} of {counted(PARTS.value, 'part')}" if PART.value is not None else "all parts"
         size = describe_source(SOURCE.value).get("bytes")
         logging.info("text: %s%s", SOURCE.value, "" if size is None else f", {size / 1e6:,.1f} MB")
@@ -82,11 +81,6 @@ def main() -> None:
     print(f"\n{FOLDER.value} is complete, and its checksums are right")
     config = {"config": cli.in_repository("configs/pretrain.py"), "config.shards": FOLDER.value}
     print(cli.next_steps(cli.command("pretrain", {**config, "workdir": f"{FOLDER.value.rstrip('/')}-run"})))
-
-
-def _n_cores() -> int:
-    """Those that this process may use, where the system tells."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from gpt1_jax.benchmark.suite import Case
 from gpt1_jax.benchmark.timing import Contestant, Spread, ratio
 from gpt1_jax.benchmark.training import OURS
 from gpt1_jax.flops import device_peak_flops
+from gpt1_jax.tokenizers.parallel import n_cores
 from gpt1_jax.version import __version__
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "sentencepiece", "torch", "transformers")
@@ -167,12 +168,11 @@ def record(cases: Iterable[Case], *, command: str, config: dict[str, Any], inter
 def device() -> dict[str, Any]:
     """What it ran on."""
     first = jax.local_devices()[0]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "platform": first.platform,
         "kind": first.device_kind,
         "count": jax.local_device_count(),
-        "cores": cores,
+        "cores": n_cores(),
         "processor": _processor(),
     }
 

@@ -25,6 +25,7 @@ from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.pretrained import Params, load_pretrained
 from gpt1_jax.tasks.spec import FIELDS
 from gpt1_jax.tasks.transforms import SpecialTokens
+from gpt1_jax.text_table import aligned
 from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.tokenizers import approximate as approximate_words
 from gpt1_jax.tokenizers.protocol import find_marker
@@ -83,8 +84,7 @@ class Export:
             ("runs with", card["runs_with"]),
             ("self-check", f"{self.n_compared:,} numbers agree with the model's"),
         ]
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+        return "\n".join(aligned(rows, n_left=2))
 
 
 def run(

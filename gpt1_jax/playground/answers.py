@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-import jax
-
 from gpt1_jax.data.buckets import powers_of_two
 from gpt1_jax.errors import InputError
 from gpt1_jax.evaluate import encode_examples
 from gpt1_jax.playground.models import Loaded, check_text
-from gpt1_jax.sharding import MeshConfig, make_mesh
+from gpt1_jax.sharding import one_device_mesh
 from gpt1_jax.task_evaluator import TaskEvaluator
 from gpt1_jax.tasks.spec import OPTIONAL_FIELDS
 
@@ -59,7 +57,7 @@ def classify(loaded: Loaded, texts: Mapping[str, str]) -> Answer:
         split = encode_examples(model, loaded.tokenizer, [example])
     except InputError as error:
         raise InputError(str(error).removeprefix("examples[0]: ")) from None
-    mesh = make_mesh(MeshConfig(data=1), devices=jax.local_devices()[:1])
+    mesh = one_device_mesh()
     evaluator = TaskEvaluator(model, mesh, split, batch_size=1, buckets=powers_of_two(model.config.n_ctx))
     predicted = evaluator(loaded.params)[0][0]
     if model.task_readout.score_range is not None:

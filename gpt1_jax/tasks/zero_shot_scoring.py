@@ -23,7 +23,7 @@ from gpt1_jax.data.hosts import host_rows
 from gpt1_jax.errors import InputError, counted
 from gpt1_jax.losses import LossConfig, next_token_nll
 from gpt1_jax.model import GPT1, apply
-from gpt1_jax.sharding import MeshConfig, check_mesh, make_mesh, param_shardings, row_blocks
+from gpt1_jax.sharding import check_mesh, one_device_mesh, param_shardings, row_blocks
 from gpt1_jax.tasks.examples import Example
 from gpt1_jax.tasks.zero_shot import Candidate, Heuristic
 from gpt1_jax.tokenizers import Tokenizer
@@ -145,7 +145,7 @@ def score_candidates(
     config = model.config
     _check_candidates(candidates, config.n_ctx, config.n_rows)
     if mesh is None:
-        mesh = make_mesh(MeshConfig(data=1), devices=jax.local_devices()[:1])
+        mesh = one_device_mesh()
     check_mesh(mesh, batch_size=batch_size, **config.mesh_sizes)
     lengths = np.array([len(candidate.tokens) for candidate in candidates])
     if buckets is None:

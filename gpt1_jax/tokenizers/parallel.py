@@ -34,6 +34,11 @@ class EncodedDocuments(NamedTuple):
     lengths: np.ndarray  # int64 [n], summing to T
 
 
+def n_cores() -> int:
+    """Those that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def token_dtype(vocab_size: int) -> np.dtype:
     """The narrowest of uint16 and uint32 (little-endian) that holds every id."""
     return np.dtype("<u2") if vocab_size <= 1 << 16 else np.dtype("<u4")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import nn
 from gpt1_jax.benchmark.timing import Contestant
 from gpt1_jax.model_config import GPT1Config
 from gpt1_jax.optim import OptimizerConfig
+from gpt1_jax.tokenizers.parallel import n_cores
 
 Loss = Callable[[torch.Tensor], torch.Tensor]
 """Int64 [B, L] -> the mean loss of all targets."""
@@ -23,8 +23,7 @@ def device() -> torch.device:
     """That which JAX computes on, with all cores if it is the CPU."""
     if jax.default_backend() == "gpu":
         return torch.device("cuda")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(cores)
+    torch.set_num_threads(n_cores())
     return torch.device("cpu")
 
 
