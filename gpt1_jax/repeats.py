@@ -19,6 +19,7 @@ added then. Runs of one process share their compiled steps, as rates and lambda 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -156,14 +157,18 @@ def run(
 
 def _run_all(run_one: RunOne, config: FinetuneConfig, workdir: Path, metric: tuple[str, str] | None) -> Repeats:
     known = _read(workdir / RESULTS)
+    points = config.grid() if config.is_swept else []
+    numbers = itertools.count(1)
 
     def done(stage: str, config: FinetuneConfig, name: str) -> Run:
+        place = f"{next(numbers)} of {n_runs}"
+
         def is_known() -> bool:
             run = known.get((stage, name))
             return run is not None and run.covers(config) and (workdir / name).is_dir()
 
         if not all(agreement.on_each(is_known)):
-            logging.info("%s", f" {name} ".center(80, "-"))
+            logging.info("%s", f" {place}: {name} ".center(80, "-"))
             metrics = _metrics_or_none(run_one, config, workdir / name)
             asked = {"predict_train": config.predict_train, "predict_test": config.predict_test}
             known[stage, name] = Run(name, config.seed, config.point(), metrics, **asked)
@@ -171,9 +176,10 @@ def _run_all(run_one: RunOne, config: FinetuneConfig, workdir: Path, metric: tup
             _write(workdir, Repeats(metric, **stages), finished=False)
         return known[stage, name]
 
+    n_runs = len(points) + config.seeds
     chosen, parent, sweep = config.single(config.seed), "", []
     if config.is_swept:
-        grid = {f"sweep/{_name(point)}/": dataclasses.replace(point, predict_test=False) for point in config.grid()}
+        grid = {f"sweep/{_name(point)}/": dataclasses.replace(point, predict_test=False) for point in points}
         sweep = [done("sweep", point, f"{folder}seed_{config.seed}") for folder, point in grid.items()]
         sweep.sort(key=lambda run: -run.value(metric))
         _refuse_if_all_diverged(sweep)

@@ -237,6 +237,7 @@ def _start_anew(
     before, now = flatten(old), flatten(new)
     changed = [name for name in before.keys() | now.keys() if before.get(name) != now.get(name)]
     if not changed:
+        logging.info("%s has no checkpoint yet: the run begins anew", path)
         return
     logging.info("%s has no checkpoint yet: the settings of this start replace those of the one before", path)
     for folder, fields in made_from.items():

@@ -309,6 +309,8 @@ def _warn_of_classes(
         for what, values in (("label", labels), ("prediction", predictions))
         if _constant(values)
     ]
+    if _constant(predictions) and not _constant(labels):
+        notes.append("a higher optimizer.learning_rate, more epochs or longer pre-training may help")
     scores = {"matthews": predictions, "pearson": expected_class(probabilities)}
     scores["spearman"] = scores["pearson"]
     undefined = [name for name in metrics if name in _CORRELATIONS and (_constant(labels) or _constant(scores[name]))]

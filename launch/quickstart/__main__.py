@@ -8,6 +8,7 @@ rates and epochs judged on the validation tenth, three seeds. The test tenth is 
 checkpoint that the validation tenth chose. Every stage that is finished is kept: start again to continue.
 """
 
+import itertools
 import json
 import platform
 import runpy
@@ -125,18 +126,19 @@ def pretrain(root: Path) -> dict[str, Any]:
 def compare(root: Path) -> dict[str, list[dict[str, Any]]]:
     """Every side: the grid, judged by the validation tenth, then all seeds with what it chose, and the test tenth."""
     grid, runs = [], []
-    for n_labels in GRID:
-        for start in STARTS:
-            side = {"n_labels": n_labels, "start": start}
-            workdir = root / "finetune" / f"{start}-{n_labels}"
-            repeats = finetune(root, workdir, start, n_labels).repeats
-            chosen = repeats.sweep[0].point
-            for tried in filter(_ended, repeats.sweep):
-                accuracy = tried.metrics["validation"]["accuracy"]
-                grid.append({**side, **tried.point, "validation_accuracy": accuracy, "chosen": tried.point == chosen})
-            for run in filter(_ended, repeats.runs):
-                test = {f"test_{name}": run.metrics["test"][name] for name in ("accuracy", "f1")}
-                runs.append({**side, **chosen, "seed": run.seed, **test, "workdir": str(workdir / run.workdir)})
+    sides = list(itertools.product(GRID, STARTS))
+    for i, (n_labels, start) in enumerate(sides, start=1):
+        logging.info("side %d of %d: %s, %d labels", i, len(sides), start, n_labels)
+        side = {"n_labels": n_labels, "start": start}
+        workdir = root / "finetune" / f"{start}-{n_labels}"
+        repeats = finetune(root, workdir, start, n_labels).repeats
+        chosen = repeats.sweep[0].point
+        for tried in filter(_ended, repeats.sweep):
+            accuracy = tried.metrics["validation"]["accuracy"]
+            grid.append({**side, **tried.point, "validation_accuracy": accuracy, "chosen": tried.point == chosen})
+        for run in filter(_ended, repeats.runs):
+            test = {f"test_{name}": run.metrics["test"][name] for name in ("accuracy", "f1")}
+            runs.append({**side, **chosen, "seed": run.seed, **test, "workdir": str(workdir / run.workdir)})
     return {"grid": grid, "runs": runs}
 
 
