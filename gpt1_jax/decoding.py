@@ -13,14 +13,13 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import path_aware_map
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int, Key
 
 from gpt1_jax.caches import Cache, empty_cache
 from gpt1_jax.drawing import draw
 from gpt1_jax.model import GPT1, apply
-from gpt1_jax.precision import MATRICES, matmul_precision
+from gpt1_jax.precision import cast_matrices, matmul_precision
 
 PIECE = 32
 """Tokens of each prompt that are read at a time: the prompts' length compiles nothing."""
@@ -90,7 +89,7 @@ def run(
     n_kept = config.n_ctx - stride
     prompt_end = rows.length
     row_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n_rows))
-    params = path_aware_map(lambda path, x: x.astype(config.dtype) if path[-1] in MATRICES else x, params)
+    params = cast_matrices(params, config.dtype)
     table = apply(model, params, GPT1.output_table)
 
     def decode(tokens: Array, cache: Cache, lengths: Array | None = None) -> tuple[Array, Cache]:

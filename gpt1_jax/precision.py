@@ -18,6 +18,11 @@ def are_matrices(params: Any) -> Any:
     return leaves_named(params, MATRICES)
 
 
+def cast_matrices(params: Any, dtype: str) -> Any:
+    """The parameters as the products take them; what is added or scaled by stays float32."""
+    return jax.tree.map(lambda x, matrix: x.astype(dtype) if matrix else x, params, are_matrices(params))
+
+
 def leaves_named(params: Any, names: Collection[str]) -> Any:
     """Which leaves have one of the names, or are in a box that has: a tree of True and False."""
 

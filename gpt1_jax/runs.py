@@ -32,7 +32,7 @@ from gpt1_jax.progress import TrainingProgress
 from gpt1_jax.sharding import abstract_sharded, check_mesh, jit_init, place
 from gpt1_jax.train import LoopConfig, Schedules, TrainState, TrainStep, fit, initial_state
 from gpt1_jax.version import __version__
-from gpt1_jax.workdir import Workdir, open_workdir
+from gpt1_jax.workdir import Workdir, finished_steps, open_workdir
 from gpt1_jax.zero import made_whole
 
 MUTABLE = (
@@ -102,8 +102,7 @@ def open_run(
         )
     n_missing = 0  # of the checkpoints for which there has to be space on this disk
     if remote_of(workdir) is None:
-        there = [path for path in (workdir / "checkpoints").glob("*") if path.name.isdecimal()]
-        n_missing = max(1, n_checkpoints - len(there))
+        n_missing = max(1, n_checkpoints - len(finished_steps(workdir)))
     space = n_missing * n_parameters * BYTES_PER_PARAMETER + (64 << 20)
     record = {"version": __version__, **record}
     defaults = {

@@ -25,7 +25,7 @@ from gpt1_jax.losses import Batch, Metrics, Objective
 from gpt1_jax.metrics import MetricsWriter
 from gpt1_jax.model import GPT1
 from gpt1_jax.optim import Schedule
-from gpt1_jax.precision import are_matrices
+from gpt1_jax.precision import cast_matrices
 from gpt1_jax.progress import TrainingProgress
 from gpt1_jax.sharding import batch_sharding, summed_over_data, to_global, tree_shardings
 from gpt1_jax.stop import Interrupted as Interrupted  # part of what `fit` raises
@@ -139,7 +139,7 @@ def make_train_step(
         rows = jnp.arange(next(iter(batch.values())).shape[0])
         params = state.params
         if layout is not None:  # cast before they travel, in bfloat16 at half the bytes
-            params = layout.gather(_cast_matrices(params, objective.dtype))
+            params = layout.gather(cast_matrices(params, objective.dtype))
         grads, metrics = summed_over_data(gradients, wire)(params, batch, rows, key, scheduled)
         grads = grads if layout is None else layout.scatter(grads)
         updates, opt_state = optimizer.update(
@@ -150,11 +150,6 @@ def make_train_step(
         return state.replace(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
     return train_step
-
-
-def _cast_matrices(params: Any, dtype: str) -> Any:
-    """The parameters as the products take them; what is added or scaled by stays float32."""
-    return jax.tree.map(lambda x, matrix: x.astype(dtype) if matrix else x, params, are_matrices(params))
 
 
 def jit_train_step(train_step: TrainStep, mesh: Mesh, shardings: TrainState) -> JittedStep:

@@ -95,8 +95,9 @@ def main() -> None:
     found = [figure for case in cases for figure in figures.figures(case)]
     if found:
         print(f"\n{report.table(found)}\n\n{report.notes(found, record)}", flush=True)
-        more = ["--peer=naive"] if settings.may_have_peers and not PEER.value else []
-        if more := more or ([] if JSON.value else ["--json=figures.json"]):
+        peer = settings.may_have_peers and not PEER.value
+        more = [flag for flag, adds in (("--peer=naive", peer), ("--json=figures.json", not JSON.value)) if adds]
+        if more:
             print(cli.next_steps(shlex.join([cli.python(), *sys.argv, more[0]])), flush=True)
     record["kernels"] = [dataclasses.asdict(check) | {"passed": check.passed} for check in checks]
     if JSON.value:
