@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from gpt1_jax.data.windows import Batches
 from gpt1_jax.progress import Progress
-from gpt1_jax.sharding import to_global
+from gpt1_jax.sharding import computes_side_by_side, to_global
 from gpt1_jax.stop import raise_if_stopped
 
 MAX_AHEAD = 2
@@ -42,8 +42,7 @@ def outputs_of(
       Interrupted: between two batches.
     """
     in_flight: collections.deque[Any] = collections.deque()
-    # A CPU would compute them side by side: with the memory of both, and collectives of both between processes.
-    one_by_one = mesh.devices.flat[0].platform == "cpu"
+    one_by_one = computes_side_by_side(mesh)  # and collectives of both would meet between processes
     first = jax.process_index() == 0
     with Progress(label, total=len(batches), unit="batches", show=first, delay=5.0) as progress:
 

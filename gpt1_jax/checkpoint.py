@@ -3,7 +3,6 @@
 A checkpoint is one folder, named by the number of updates done::
 
     checkpoints/300/state/          the arrays of the training state, by name (Orbax)
-    checkpoints/300/meta/           what the caller wants to find again, as JSON (Orbax)
     checkpoints/300/manifest.json   ours: every array's name, dtype and shape, the metrics, every file's size and sha256
 
 What holds:
@@ -26,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import time
@@ -125,9 +123,7 @@ class Checkpointer:
                 raise
             logging.error("%s", failure)  # beside `error`, which must not be replaced
 
-    def save(
-        self, step: int, state: PyTree, meta: Mapping[str, Any], metrics: Mapping[str, float] | None = None
-    ) -> bool:
+    def save(self, step: int, state: PyTree, metrics: Mapping[str, float] | None = None) -> bool:
         """Starts writing a checkpoint, and returns when `state` has been copied (so its buffers can be donated).
 
         The writing goes on in the background, until `wait`, `close` or the next `save`. It is one at a time: a save
@@ -136,7 +132,6 @@ class Checkpointer:
         Args:
           step: number of updates done.
           state: a pytree of arrays; typed random keys are allowed.
-          meta: anything JSON can hold. It comes back as JSON gives it: tuples as lists, keys as strings.
           metrics: values that `best_step` and `best_metric` look at. NaN and infinities never are the best.
 
         Returns:
@@ -146,7 +141,6 @@ class Checkpointer:
         Raises:
           InputError: this checkpoint, or the previous one, cannot be written (disk full, no permission); or a newer
             checkpoint exists than `step`.
-          TypeError: JSON cannot hold `meta`.
         """
         if self._read_only:
             raise InputError(f"{self._directory} was opened with read_only=True: nothing can be saved to it")
@@ -163,11 +157,10 @@ class Checkpointer:
                 f"a checkpoint of step {step} cannot be saved to {self._directory}, where step {steps[-1]} is the "
                 f"latest: a resumed run takes the latest. Delete the folders after {step}, or use another workdir."
             )
-        json.dumps(dict(meta))  # a TypeError now, rather than from a thread
         arrays = storage_form(state)
         self._pending = Manifest(step, {name: ArraySpec.of(array) for name, array in arrays.items()}, finite, files={})
         tree = unflatten_dict(arrays, sep="/")
-        items = ocp.args.Composite(state=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave(dict(meta)))
+        items = ocp.args.Composite(state=ocp.args.StandardSave(tree))
         try:
             self._manager.save(step, args=items, metrics={}, force=True)
         except Exception as error:
@@ -225,7 +218,7 @@ class Checkpointer:
         self.wait()
         return dict(self._metrics_of(step))
 
-    def restore(self, abstract_state: PyTree, step: int | None = None) -> tuple[PyTree, dict[str, Any]]:
+    def restore(self, abstract_state: PyTree, step: int | None = None) -> PyTree:
         """Loads a whole training state.
 
         Args:
@@ -235,7 +228,7 @@ class Checkpointer:
           step: which checkpoint; None for the latest.
 
         Returns:
-          The state, of the types and shardings of `abstract_state`, and the `meta` it was saved with.
+          The state, of the types and shardings of `abstract_state`.
 
         Raises:
           InputError: there is no such checkpoint; a file of it is missing, cut short or changed; or an array has
@@ -245,10 +238,7 @@ class Checkpointer:
         manifest = self._verified(step)
         wanted = storage_form(abstract_state, abstract=True)
         check_fits(self._folder(step), manifest.arrays, wanted, subset="")
-        stored = self._read_arrays(step, wanted)
-        with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
-            meta = reader.restore(self._folder(step) / "meta", args=ocp.args.JsonRestore())
-        return fill(abstract_state, stored), meta
+        return fill(abstract_state, self._read_arrays(step, wanted))
 
     def restore_params(self, step: int | None = None, abstract_params: PyTree | None = None) -> PyTree:
         """Loads only the parameters, for a warm start or for inference; whatever optimizer wrote the checkpoint.

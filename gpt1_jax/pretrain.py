@@ -40,7 +40,7 @@ from gpt1_jax.model import GPT1, GPT1Config, count_parameters
 from gpt1_jax.optim import OptimizerConfig, make_optimizer, make_schedule
 from gpt1_jax.plots.workdir import try_run_plots
 from gpt1_jax.pretrained import Params, model_record
-from gpt1_jax.runs import Trained, check_seed, check_sizes, describe_run, open_run, train, write_results
+from gpt1_jax.runs import Trained, check_seed, check_sizes, describe_run, open_run, space_needed, train, write_results
 from gpt1_jax.sharding import MeshConfig, make_mesh, row_blocks
 from gpt1_jax.stop import stopping_at
 from gpt1_jax.text_evaluator import TextEvaluator
@@ -48,7 +48,7 @@ from gpt1_jax.tokenizers import Tokenizer
 from gpt1_jax.tokenizers.protocol import check_tokenizer
 from gpt1_jax.train import JittedStep, LoopConfig, jit_train_step, make_train_step, state_shardings
 from gpt1_jax.warm_start import ModelOptions, StartingPoint, pretrained_start, without_head
-from gpt1_jax.workdir import has_checkpoint
+from gpt1_jax.workdir import check_free, has_checkpoint
 from gpt1_jax.zero import ShardedOverData, data_layout, is_sharded, sharded_over_data
 
 _MADE_FROM = (
@@ -182,6 +182,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
     if config.n_steps is not None:
         make_schedule(config.optimizer, config.n_steps)  # refuses a warm-up that does not fit
     best = _best(config)
+    n_others = 2 if best else 1  # checkpoints beside those that are kept: the best, and the one that is being written
     model = GPT1(start.config)
     config = dataclasses.replace(config, model=ModelOptions.of(model.config))
     record = {
@@ -199,7 +200,7 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
         config_type=PretrainConfig,
         made_from={"tokenizer": _MADE_FROM, "shards": _MADE_FROM},
         n_parameters=count_parameters(model.config),
-        n_checkpoints=config.loop.keep_latest + (2 if best else 1),
+        n_checkpoints=config.loop.n_kept(config.n_steps or 1) + n_others,
         require_accelerator=config.require_accelerator,
     ):
         if corpus is None:
@@ -220,6 +221,8 @@ def run(config: Any, workdir: str | Path, init_from: str | Path | None = None) -
                 return {f"heldout_{name}": value for name, value in evaluator(params).items()}
 
         n_steps = config.n_steps or math.ceil(config.epochs * windows.steps_per_epoch)
+        space = space_needed(workdir, count_parameters(model.config), config.loop.n_kept(n_steps) + n_others)
+        agreement.on_first(lambda: check_free(workdir, space))
         schedules = {"learning_rate": make_schedule(config.optimizer, n_steps)}
         optimizer, train_step = jit_step(config, model, mesh)
         memory = estimate_memory(

@@ -104,7 +104,7 @@ class TrainingProgress(_Display):
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._total, self._show, self._peak_flops = total, show, peak_flops
+        self._total, self._show, self._peak_flops, self._of_peak = total, show, peak_flops, ""
         self._every_s, self._clock = every_s, clock
         self._stream = stream or sys.stderr
         self._begin: tuple[float, int] | None = None  # time and step when the first update was done
@@ -157,7 +157,9 @@ class TrainingProgress(_Display):
 
                     from gpt1_jax.flops import device_peak_flops  # may have to measure it, now that nothing runs
 
-                    self._peak_flops = device_peak_flops()[0] * jax.device_count()
+                    peak, source = device_peak_flops()
+                    self._peak_flops = peak * jax.device_count()
+                    self._of_peak = "" if source == "data sheet" else f" of a {source} peak"
                 self._rates["mfu"] = window.flops / seconds / self._peak_flops
         self._window = _Window(self._step, self._clock())
         return dict(self._rates)
@@ -171,7 +173,7 @@ class TrainingProgress(_Display):
         if "tokens_per_second" in self._rates:
             parts.append(f"{tqdm.format_sizeof(self._rates['tokens_per_second'])} tokens/s")
         if "mfu" in self._rates:
-            parts.append(f"MFU {self._rates['mfu']:.1%}")
+            parts.append(f"MFU {self._rates['mfu']:.1%}{self._of_peak}")
         if self._begin is not None and step > self._begin[1]:
             left = (self._total - step) * (now - self._begin[0]) / (step - self._begin[1])
             parts.append(f"{tqdm.format_interval(left)} left")

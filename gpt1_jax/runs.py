@@ -100,10 +100,6 @@ def open_run(
             "require_accelerator=True, but JAX found only the CPU; install gpt1-jax[tpu] or gpt1-jax[cuda12], "
             "or check that the accelerator is free"
         )
-    n_missing = 0  # of the checkpoints for which there has to be space on this disk
-    if remote_of(workdir) is None:
-        n_missing = max(1, n_checkpoints - len(finished_steps(workdir)))
-    space = n_missing * n_parameters * BYTES_PER_PARAMETER + (64 << 20)
     record = {"version": __version__, **record}
     defaults = {
         "config": to_dict(config_type()),
@@ -111,6 +107,7 @@ def open_run(
         "readout": to_dict(ReadOut("multiple_choice")),
         "init_from": None,
     }
+    space = space_needed(workdir, n_parameters, n_checkpoints)
     with open_workdir(
         workdir, record, mutable=MUTABLE, made_from=made_from, defaults=defaults, min_free_bytes=space
     ) as opened:
@@ -120,6 +117,12 @@ def open_run(
         except InputError:
             opened.forget()
             raise
+
+
+def space_needed(workdir: Path, n_parameters: int, n_checkpoints: int) -> int:
+    """Bytes on the disk of a workdir for those of so many checkpoints that it does not have; few, of a bucket's."""
+    n_missing = max(1, n_checkpoints - len(finished_steps(workdir))) if remote_of(workdir) is None else 0
+    return n_missing * n_parameters * BYTES_PER_PARAMETER + (64 << 20)
 
 
 def _check_shared(opened: Workdir) -> None:
@@ -254,7 +257,6 @@ def train(
                 checkpointer=checkpointer,
                 writer=writer,
                 progress=progress,
-                meta={"seed": seed},
                 flops_per_token=flops_per_token or functools.partial(train_flops_per_token, model.config),
                 evaluate=None if evaluate is None else lambda state: evaluate(whole(state.params)),
                 stop_early=out_of_patience if patience else None,
@@ -278,8 +280,7 @@ def restore_or_init(
     step = checkpointer.latest_step()
     if step is not None:
         abstract = abstract_sharded(lambda: initial_state(model, optimizer, seed), mesh)
-        state, _ = checkpointer.restore(abstract, step)
-        return state
+        return checkpointer.restore(abstract, step)
     init, shardings = _compiled_init(model, optimizer, mesh)
     state = init(np.uint32(seed))
     if params is not None:

@@ -288,6 +288,11 @@ def place(tree: Any, shardings: Any) -> Any:
     return jax.tree.map(put, tree, shardings)
 
 
+def computes_side_by_side(mesh: Mesh) -> bool:
+    """Whether calls that are dispatched together run at once, with the memory of all, as they do on a CPU."""
+    return mesh.devices.flat[0].platform == "cpu"
+
+
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Rows of a batch over `data` and `fsdp`."""
     return NamedSharding(mesh, spec("batch"))

@@ -27,7 +27,7 @@ from gpt1_jax.model import GPT1
 from gpt1_jax.optim import Schedule
 from gpt1_jax.precision import cast_matrices
 from gpt1_jax.progress import TrainingProgress
-from gpt1_jax.sharding import batch_sharding, summed_over_data, to_global, tree_shardings
+from gpt1_jax.sharding import batch_sharding, computes_side_by_side, summed_over_data, to_global, tree_shardings
 from gpt1_jax.stop import Interrupted as Interrupted  # part of what `fit` raises
 from gpt1_jax.stop import raise_if_stopped, stop_signals
 from gpt1_jax.zero import DataLayout, ShardedOverData, renamed
@@ -38,10 +38,9 @@ HostBatch = Mapping[str, np.ndarray]
 def updates_ahead(mesh: Mesh) -> int:
     """Updates that may be dispatched beyond the one that runs: enough to keep devices busy.
 
-    Without a limit hundreds of batches pile up, and a stop waits for all of them. On a CPU there are none: each would
-    take its memory at once.
+    Without a limit hundreds of batches pile up, and a stop waits for all of them.
     """
-    return 0 if mesh.devices.flat[0].platform == "cpu" else 8
+    return 0 if computes_side_by_side(mesh) else 8
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -214,6 +213,13 @@ class LoopConfig:
                 "is saved can be kept"
             )
 
+    def n_kept(self, n_steps: int) -> int:
+        """How many checkpoints a run of so many updates leaves, its best not counted."""
+        n_saved = 1 + ((n_steps - 1) // self.save_every if self.save_every else 0)
+        n_newest = min(n_saved, self.keep_latest)
+        n_for_good = (n_saved - n_newest) * self.save_every // self.keep_every if self.keep_every else 0
+        return n_newest + n_for_good
+
 
 class Diverged(RuntimeError):
     """The loss or its gradient is not a number any more; nothing of it was saved."""
@@ -231,7 +237,6 @@ def fit(
     checkpointer: Checkpointer,
     writer: MetricsWriter,
     progress: TrainingProgress,
-    meta: dict[str, Any],
     flops_per_token: Callable[[int], float],
     evaluate: Callable[[TrainState], dict[str, float]] | None = None,
     stop_early: Callable[[int], bool] | None = None,
@@ -249,7 +254,6 @@ def fit(
       checkpointer: takes the state at `save_every` and at the end, with the evaluation of that step if there is one.
       writer: takes the metrics.
       progress: shows them.
-      meta: stored beside each checkpoint.
       flops_per_token: sequence length -> FLOPs of a token, for the MFU.
       evaluate: state -> held-out metrics.
       stop_early: number of updates done -> whether these are enough. Asked when an evaluation is saved, and first of
@@ -279,7 +283,7 @@ def fit(
     def save(results: dict[str, float] | None) -> None:
         _check_finite(metrics, step, checkpointer)
         writer.flush()  # the curve up to a checkpoint is on the disk before the checkpoint is
-        checkpointer.save(step, state, meta, metrics=results)
+        checkpointer.save(step, state, results)
 
     def is_due(every: int) -> bool:
         return step == n_steps or bool(every and step % every == 0)

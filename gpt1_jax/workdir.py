@@ -184,10 +184,15 @@ def _make_and_probe(path: Path, min_free_bytes: int) -> None:
             f"workdir={path} cannot be written ({error.strerror or error}){where}. "
             "Choose a folder that you may write to, on a disk with free space."
         ) from error
+    check_free(path, min_free_bytes)
+
+
+def check_free(path: Path, n_bytes: int) -> None:
+    """Refuses a workdir on a disk that has less space for checkpoints."""
     free = shutil.disk_usage(path).free
-    if free < min_free_bytes:
+    if free < n_bytes:
         raise InputError(
-            f"workdir={path} has {free / 1e6:,.0f} MB free, the run needs {min_free_bytes / 1e6:,.0f} MB for its "
+            f"workdir={path} has {free / 1e6:,.0f} MB free, the run needs {n_bytes / 1e6:,.0f} MB for its "
             "checkpoints. Make space, choose another disk, or keep fewer checkpoints."
         )
 

@@ -76,15 +76,14 @@ def assert_same(found: Any, wanted: Any) -> None:
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
 
-def test_a_state_comes_back_with_its_types_its_key_and_its_meta(tmp_path: Path):
+def test_a_state_comes_back_with_its_types_and_its_key(tmp_path: Path):
     state = make_state(7)
     with Checkpointer(tmp_path / "c") as checkpointer:
         assert checkpointer.latest_step() is None
-        assert checkpointer.save(7, state, {"epoch": 1, "position": (3, 4)})
-        found, meta = checkpointer.restore(abstract(state))
+        assert checkpointer.save(7, state)
+        found = checkpointer.restore(abstract(state))
     assert_same(found, state)
     assert isinstance(found.opt_state[1][0], optax.ScaleByAdamState)
-    assert meta == {"epoch": 1, "position": [3, 4]}
     drawn = jax.random.bernoulli(jax.random.fold_in(found.key, 8), 0.5, (64,))
     np.testing.assert_array_equal(drawn, jax.random.bernoulli(jax.random.fold_in(state.key, 8), 0.5, (64,)))
 
@@ -92,7 +91,7 @@ def test_a_state_comes_back_with_its_types_its_key_and_its_meta(tmp_path: Path):
 def test_a_key_of_another_generator_is_refused(tmp_path: Path):
     state = make_state(1)
     with Checkpointer(tmp_path) as checkpointer:
-        checkpointer.save(1, state, {})
+        checkpointer.save(1, state)
         other = abstract(state).replace(key=abstract(jax.random.key(0, impl="unsafe_rbg")))
         with pytest.raises(InputError, match=r"key/unsafe_rbg: absent in the checkpoint, uint32\[4\] here"):
             checkpointer.restore(other)
@@ -107,7 +106,7 @@ def test_buffers_can_be_donated_as_soon_as_save_returns(tmp_path: Path):
         return jax.tree.map(lambda leaf: leaf * 0 - 1, params)
 
     with Checkpointer(tmp_path) as checkpointer:
-        checkpointer.save(2, state, {})
+        checkpointer.save(2, state)
         params = state.params
         for _ in range(5):
             params = next_params(params)
@@ -118,7 +117,7 @@ def test_buffers_can_be_donated_as_soon_as_save_returns(tmp_path: Path):
 def test_parameters_alone_need_no_optimizer(tmp_path: Path):
     state = make_state(3)
     with Checkpointer(tmp_path) as checkpointer:
-        checkpointer.save(3, state, {})
+        checkpointer.save(3, state)
     with Checkpointer(tmp_path, read_only=True) as checkpointer:
         plain = checkpointer.restore_params()
         placed = checkpointer.restore_params(3, abstract(state.params))
@@ -127,7 +126,7 @@ def test_parameters_alone_need_no_optimizer(tmp_path: Path):
         ):
             checkpointer.restore_params(abstract_params=abstract(make_state(3, width=17).params))
         with pytest.raises(InputError, match="read_only"):
-            checkpointer.save(4, state, {})
+            checkpointer.save(4, state)
     assert isinstance(plain["embed"], np.ndarray)
     assert plain["h_0"]["scale"].dtype == jnp.bfloat16
     jax.tree.map(np.testing.assert_array_equal, plain, state.params)
@@ -137,7 +136,7 @@ def test_parameters_alone_need_no_optimizer(tmp_path: Path):
 def test_one_error_names_every_array_that_does_not_fit(tmp_path: Path):
     state = make_state(1)
     with Checkpointer(tmp_path) as checkpointer:
-        checkpointer.save(1, state, {})
+        checkpointer.save(1, state)
         other = abstract(state).replace(opt_state=())
         other.params["h_0"]["bias"] = jax.ShapeDtypeStruct((3,), jnp.float32)
         other.params["h_0"]["scale"] = jax.ShapeDtypeStruct((3,), jnp.float32)
@@ -158,11 +157,11 @@ def test_missing_checkpoints_are_named(tmp_path: Path):
             checkpointer.restore_params()
     assert not (tmp_path / "nowhere").exists()
     with Checkpointer(tmp_path) as checkpointer:
-        checkpointer.save(5, make_state(5), {})
+        checkpointer.save(5, make_state(5))
         with pytest.raises(InputError, match=r"step=6: .* it has \[5\]"):
             checkpointer.restore_params(6)
         with pytest.raises(InputError, match="step 5 is the latest"):
-            checkpointer.save(4, make_state(4), {})
+            checkpointer.save(4, make_state(4))
     for wrong in ({"keep_latest": 0}, {"keep_every": 0}, {"best_mode": "maximum"}):
         with pytest.raises(InputError, match=next(iter(wrong))):
             Checkpointer(tmp_path, **wrong)
@@ -175,7 +174,7 @@ def test_the_latest_the_best_and_every_kth_are_kept(tmp_path: Path):
         with Checkpointer(tmp_path, keep_latest=2, keep_every=40, best_metric="acc") as checkpointer:
             for step in steps:
                 value = accuracies[step]
-                checkpointer.save(step, state, {}, None if value is None else {"acc": value, "loss": step})
+                checkpointer.save(step, state, None if value is None else {"acc": value, "loss": step})
             kept, best = checkpointer.all_steps(), checkpointer.best_step()
         if steps[0] == 10:
             assert (kept, best) == ([20, 30, 40], 20)
@@ -189,11 +188,11 @@ def test_the_latest_the_best_and_every_kth_are_kept(tmp_path: Path):
 def test_metrics_can_follow_their_checkpoint(tmp_path: Path):
     state = make_state(0)
     with Checkpointer(tmp_path, best_metric="acc") as checkpointer:
-        checkpointer.save(1, state, {}, {"acc": 0.5})
-        checkpointer.save(2, state, {})  # interrupted before its evaluation
+        checkpointer.save(1, state, {"acc": 0.5})
+        checkpointer.save(2, state)  # interrupted before its evaluation
     with Checkpointer(tmp_path, best_metric="acc") as checkpointer:
         assert checkpointer.best_step() == 1
-        assert not checkpointer.save(2, state, {}, {"acc": 0.6})
+        assert not checkpointer.save(2, state, {"acc": 0.6})
         assert checkpointer.best_step() == 2
     with Checkpointer(tmp_path, best_metric="acc") as checkpointer:
         assert checkpointer.best_step() == 2
@@ -203,10 +202,10 @@ def test_metrics_can_follow_their_checkpoint(tmp_path: Path):
 def test_a_folder_deleted_by_hand_stops_nothing(tmp_path: Path):
     state = make_state(0)
     with Checkpointer(tmp_path, keep_latest=1) as checkpointer:
-        checkpointer.save(1, state, {})
+        checkpointer.save(1, state)
         checkpointer.wait()
         shutil.rmtree(tmp_path / "1")
-        checkpointer.save(2, state, {})
+        checkpointer.save(2, state)
         assert checkpointer.all_steps() == [2]
 
 
@@ -214,7 +213,7 @@ def test_orbax_is_not_asked_about_preemption(tmp_path: Path, monkeypatch: pytest
     asked = []
     monkeypatch.setattr("jax.experimental.multihost_utils.reached_preemption_sync_point", asked.append)
     with Checkpointer(tmp_path) as checkpointer:
-        checkpointer.save(1, make_state(1), {})
+        checkpointer.save(1, make_state(1))
     assert asked == []
 
 
@@ -224,7 +223,7 @@ def test_only_orbaxs_own_chatter_is_dropped(tmp_path: Path, caplog: pytest.LogCa
     logging.get_absl_logger().addHandler(caplog.handler)
     try:
         with Checkpointer(tmp_path) as checkpointer:
-            checkpointer.save(1, make_state(1), {})
+            checkpointer.save(1, make_state(1))
             logging.info("mine")
         messages = [record.getMessage() for record in caplog.records]
     finally:
@@ -243,7 +242,7 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("intact")
     with Checkpointer(directory, best_metric="acc") as checkpointer:
         for step in (1, 2):
-            checkpointer.save(step, make_state(step), {"epoch": step}, {"acc": step / 10})
+            checkpointer.save(step, make_state(step), {"acc": step / 10})
     return directory
 
 
@@ -273,9 +272,8 @@ def test_every_damaged_file_is_found(intact: Path, tmp_path: Path, fault: str):
             file.unlink()
         with Checkpointer(directory, best_metric="acc") as checkpointer:
             if file.parent == directory / "2" and file.name in ("_CHECKPOINT_METADATA", "commit_success.txt"):
-                found, meta = checkpointer.restore(abstract(state))  # nothing is read from these two
+                found = checkpointer.restore(abstract(state))  # nothing is read from these two
                 assert_same(found, state)
-                assert meta == {"epoch": 2}
                 continue
             for load in (lambda c: c.restore(abstract(state)), lambda c: c.restore_params()):
                 with pytest.raises(InputError) as caught:
@@ -285,7 +283,7 @@ def test_every_damaged_file_is_found(intact: Path, tmp_path: Path, fault: str):
                 assert f"Delete the folder {directory / '2'}" in message
                 assert "from step 1" in message
             shutil.rmtree(directory / "2")  # the remedy
-            assert checkpointer.restore(abstract(state))[1] == {"epoch": 1}
+            assert_same(checkpointer.restore(abstract(state)), make_state(1))
 
 
 def test_of_a_damaged_checkpoint_that_is_not_the_latest_it_says_what_would_be_lost(intact: Path, tmp_path: Path):
@@ -328,11 +326,11 @@ def finish(process: subprocess.Popen) -> str:
 
 def test_written_on_8_devices_loads_on_1_2_and_4_and_back_quietly(tmp_path: Path):
     with Checkpointer(tmp_path) as checkpointer:
-        checkpointer.save(2, make_state(2), {})
+        checkpointer.save(2, make_state(2))
     finish(start("read and write", tmp_path, "8", devices=8))
     readers = [start("read", tmp_path, str(devices), devices=devices) for devices in (2, 4)]
     with Checkpointer(tmp_path, read_only=True) as checkpointer:
-        found, _ = checkpointer.restore(abstract(make_state(3)))
+        found = checkpointer.restore(abstract(make_state(3)))
     assert_same(found, make_state(3))
     for reader in readers:
         finish(reader)
@@ -360,8 +358,8 @@ def test_kill_at_any_moment_of_a_save_loses_nothing_complete(tmp_path: Path):
                 assert (printed, latest) == ([3], 4 if moment == "in the deletion" else 3)
             assert len(checkpointer.all_steps()) <= 2
             wanted = make_state(latest, width=5_000)
-            assert_same(checkpointer.restore(abstract(wanted))[0], wanted)
-            checkpointer.save(latest + 1, wanted, {})
+            assert_same(checkpointer.restore(abstract(wanted)), wanted)
+            checkpointer.save(latest + 1, wanted)
         assert [path.name for path in (tmp_path / moment).iterdir()] == [str(latest + 1)], moment
 
 
@@ -392,14 +390,14 @@ def test_asyncio_does_not_repeat_what_a_failed_save_has_told(tmp_path: Path, cap
 def read_and_write(directory: str, devices: str) -> None:
     read(directory, devices)
     with Checkpointer(directory) as checkpointer:
-        checkpointer.save(3, make_state(3, int(devices)), {})
+        checkpointer.save(3, make_state(3, int(devices)))
 
 
 def read(directory: str, devices: str) -> None:
     logging.set_verbosity(logging.INFO)  # as the launch programs do
     with Checkpointer(directory, read_only=True) as checkpointer:
         wanted = make_state(checkpointer.latest_step(), int(devices))
-        assert_same(checkpointer.restore(abstract(wanted))[0], wanted)
+        assert_same(checkpointer.restore(abstract(wanted)), wanted)
         assert_same(checkpointer.restore_params(abstract_params=abstract(wanted.params)), wanted.params)
         jax.tree.map(np.testing.assert_array_equal, checkpointer.restore_params(), wanted.params)
 
@@ -428,7 +426,7 @@ def killed(directory: str, moment: str) -> None:
             elif step == 4 and moment == "in the deletion":
                 os.unlink = dies_after(os.unlink)
                 os.remove = dies_after(os.remove)
-            checkpointer.save(step, make_state(step, width=5_000), {})
+            checkpointer.save(step, make_state(step, width=5_000))
             checkpointer.wait()
             if step >= 3:
                 print(step, flush=True)
@@ -437,17 +435,17 @@ def killed(directory: str, moment: str) -> None:
 def full_disk(directory: str, _: str) -> None:
     logging.set_verbosity(logging.INFO)
     with Checkpointer(directory) as checkpointer:
-        checkpointer.save(1, make_state(1), {})
+        checkpointer.save(1, make_state(1))
         checkpointer.wait()
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
-        checkpointer.save(2, make_state(2, width=100_000), {})
+        checkpointer.save(2, make_state(2, width=100_000))
         try:
             checkpointer.wait()
         except InputError as error:
             print(error)
         assert checkpointer.all_steps() == [1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        checkpointer.save(3, make_state(3, width=100_000), {})
+        checkpointer.save(3, make_state(3, width=100_000))
 
 
 if __name__ == "__main__":

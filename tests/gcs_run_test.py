@@ -152,7 +152,7 @@ def saved(gcs, request):
     folder = f"{gcs}/{request.node.name}/checkpoints"
     with Checkpointer(folder) as checkpointer:
         for step in (1, 2):
-            checkpointer.save(step, state(step), {})
+            checkpointer.save(step, state(step))
     return folder
 
 
@@ -167,7 +167,7 @@ def test_a_half_written_checkpoint_is_not_read_and_gets_out_of_the_way(saved):
     assert bucket.list_files(f"{saved}/2")
     with Checkpointer(saved) as checkpointer:
         assert checkpointer.all_steps() == [1]
-        checkpointer.save(2, state(7), {})
+        checkpointer.save(2, state(7))
         np.testing.assert_array_equal(checkpointer.restore_params(2)["w"], state(7)["params"]["w"])
 
 
@@ -191,7 +191,7 @@ def test_a_flipped_bit_is_found(saved, tmp_path):
 
 def test_old_checkpoints_go(saved):
     with Checkpointer(saved, keep_latest=1) as checkpointer:
-        checkpointer.save(3, state(3), {})
+        checkpointer.save(3, state(3))
         assert checkpointer.all_steps() == [3]
     assert {name.split("/")[0] for name in bucket.list_files(saved)} == {"3"}
 
@@ -202,14 +202,14 @@ def test_a_bucket_that_goes_away_ends_a_save_with_its_name(gcs):
     requests.post(buckets, json={"name": "short-lived"}, timeout=10).raise_for_status()
     url = "gs://short-lived/run"
     checkpointer = Checkpointer(f"{url}/checkpoints")
-    checkpointer.save(1, state(1), {})
+    checkpointer.save(1, state(1))
     checkpointer.wait()
     for name in bucket.list_files(url):
         bucket.remove(f"{url}/{name}")
     requests.delete(f"{buckets}/short-lived", timeout=10).raise_for_status()
 
     def save_and_wait():
-        checkpointer.save(2, state(2), {})
+        checkpointer.save(2, state(2))
         checkpointer.wait()
 
     with pytest.raises(InputError, match=r"step 2 could not be written to gs://short-lived/run/checkpoints .*reaches"):

@@ -184,7 +184,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("written")
     _, state = train(TASK, Layout((2, 2, 2), zero=True, accumulation=4), until=HALF)
     with Checkpointer(folder) as checkpointer:
-        checkpointer.save(HALF, state, {})
+        checkpointer.save(HALF, state)
     return folder
 
 
@@ -194,7 +194,7 @@ def test_a_checkpoint_goes_on_quietly_on_any_other_mesh(written, layout, caplog,
     capfd.readouterr()
     with caplog.at_level(logging.WARNING), Checkpointer(written, read_only=True) as checkpointer:
         wanted = layout.abstract_state(TASK)
-        state, _ = checkpointer.restore(wanted)
+        state = checkpointer.restore(wanted)
         params = checkpointer.restore_params(abstract_params=wanted.params)
     assert jax.tree.map(lambda x: x.sharding, state) == jax.tree.map(lambda x: x.sharding, wanted)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), jax.device_get(state.params))

@@ -128,6 +128,7 @@ def test_killed_and_started_again_ends_as_if_nothing_had_happened(config, tmp_pa
         ({"n_steps": 2.5}, "config.n_steps=2.5"),
         ({"loop": {"keep_best": True, "save_every": 7}}, "save_every=7 must be a multiple of loop.eval_every=5"),
         ({"loop": {"keep_every": 7}}, "keep_every=7 must be a multiple of loop.save_every=5"),
+        ({"loop": {"keep_every": 5}, "n_steps": 10**9}, r"free, the run needs [\d,]{10,} MB"),
         ({"loop": {"keep_best": True}, "heldout_fraction": 0.0}, "loop.keep_best=True: no text is held out"),
     ],
 )

@@ -48,6 +48,18 @@ def test_rates_leave_out_compilation_resumed_steps_and_pauses():
     assert second == "510/1000 (51%) | loss 5.432 | phase x | 128 tokens/s | MFU 12.8% | 31:18 left"
 
 
+def test_an_mfu_of_a_peak_that_was_measured_says_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gpt1_jax.flops.device_peak_flops", lambda: (1000.0, "measured"))
+    clock, stream = Clock(), io.StringIO()
+    progress = TrainingProgress(10, clock=clock, stream=stream)
+    for step in (1, 2):
+        clock.now += 1.0
+        progress.advance(step, tokens=64, flops=500.0 * jax.device_count())
+    progress.rates()
+    progress.show(2)
+    assert "MFU 50.0% of a measured peak |" in stream.getvalue()
+
+
 def test_the_peak_is_looked_up_only_if_needed_and_of_all_devices(monkeypatch: pytest.MonkeyPatch):
     clock, asked = Clock(), []
 

@@ -1,6 +1,7 @@
 """The train step's metrics, keys and rows, and the training loop. On many devices: mesh_test.py."""
 
 import io
+import itertools
 import os
 import re
 import signal
@@ -87,6 +88,14 @@ class Unfinished:
         return np.array(self.value)
 
 
+def test_how_many_checkpoints_a_run_leaves():
+    for latest, every, n_steps in itertools.product((1, 2, 5), (0, 3, 6), (1, 2, 3, 4, 18, 19, 31)):
+        saved = sorted({*range(3, n_steps, 3), n_steps})
+        kept = {*saved[-latest:], *(step for step in saved if every and step % every == 0)}
+        assert LoopConfig(save_every=3, keep_latest=latest, keep_every=every).n_kept(n_steps) == len(kept)
+    assert LoopConfig(save_every=0).n_kept(1000) == 1
+
+
 @pytest.mark.parametrize("ahead", [None, 8])
 def test_loop(ahead, devices, tmp_path, monkeypatch):
     """It reports, evaluates and saves when it is told to, from where the state stands, and does not run ahead."""
@@ -116,7 +125,6 @@ def test_loop(ahead, devices, tmp_path, monkeypatch):
             checkpointer=checkpointer,
             writer=writer,
             progress=TrainingProgress(73, start_step=5, peak_flops=1.0, stream=shown),
-            meta={"epoch": 2},
             flops_per_token=lambda length: 1.0,
             evaluate=evaluate,
         )
@@ -153,7 +161,6 @@ def test_stopped_in_an_evaluation(devices, tmp_path):
                 checkpointer=checkpointer,
                 writer=writer,
                 progress=TrainingProgress(6, start_step=step, show=False),
-                meta={},
                 flops_per_token=lambda length: 1.0,
                 evaluate=evaluate,
             )

@@ -21,8 +21,11 @@ from gpt1_jax.benchmark.text import Text
 from gpt1_jax.benchmark.timing import Clock, Contestant, take_turns, warm_up
 from gpt1_jax.benchmark.training import OURS
 from gpt1_jax.errors import InputError, counted
+from gpt1_jax.runs import check_sizes
+from gpt1_jax.sharding import make_mesh
 
 Maker = Callable[[], Contestant]
+_ON_THE_MESH = ("pretrain", "finetune", "evaluate")
 
 
 @dataclasses.dataclass
@@ -62,10 +65,13 @@ def cases(settings: Settings) -> list[Case]:
     """What there is to measure, in the order of `settings.parts`; nothing is made yet.
 
     Raises:
-      InputError: a peer, the text or the tokenizer cannot be had.
+      InputError: a peer, the text or the tokenizer cannot be had, or sizes do not divide over the mesh.
     """
     text = Text(settings.source, settings.tokenizer, settings.model.vocab_size)
     text.check()
+    for batch_size in {size for part in _ON_THE_MESH if part in settings.parts for size in settings.batches(part)}:
+        config = dataclasses.replace(settings.pretrain, batch_size=batch_size)
+        check_sizes(config, settings.model, make_mesh(config.mesh))
     others = {name: peers.load_peer(name) for name in settings.peers}
     return [case for part in settings.parts for case in _PARTS[part](settings, text, others)]
 

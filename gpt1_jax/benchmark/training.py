@@ -18,7 +18,6 @@ from gpt1_jax.benchmark.timing import Contestant
 from gpt1_jax.flops import train_flops_per_token
 from gpt1_jax.model import GPT1, count_parameters
 from gpt1_jax.optim import make_schedule
-from gpt1_jax.runs import check_sizes
 from gpt1_jax.sharding import jit_init, make_mesh, to_global
 from gpt1_jax.train import HostBatch, JittedStep, Schedules, initial_state
 
@@ -30,7 +29,6 @@ def pretraining(settings: Settings, batch_size: int) -> Contestant:
     """An update from `batch_size` windows of n_ctx random tokens."""
     config = dataclasses.replace(settings.pretrain, batch_size=batch_size)
     model, mesh = GPT1(settings.model), make_mesh(config.mesh)
-    check_sizes(config, model.config, mesh)
     tokens = settings.tokens(batch_size, model.config.n_ctx)
     mask = np.ones(tokens.shape, np.float32)
     mask[:, 0] = 0

@@ -20,7 +20,6 @@ from gpt1_jax.flops import train_flops_per_token
 from gpt1_jax.model import GPT1, count_parameters
 from gpt1_jax.model_config import N_SPECIAL, GPT1Config, ReadOut
 from gpt1_jax.optim import make_lm_schedule, make_schedule
-from gpt1_jax.runs import check_sizes
 from gpt1_jax.sharding import make_mesh
 from gpt1_jax.task_data import encode_task_split, shared_buckets
 from gpt1_jax.tasks.config import make_spec
@@ -96,7 +95,6 @@ class Tuning:
     @functools.cached_property
     def _updates(self) -> Updates:
         config, model, mesh = self._config, self._model, make_mesh(self._config.mesh)
-        check_sizes(config, model.config, mesh)
         schedules = {
             "learning_rate": make_schedule(config.optimizer, LONG),
             "lm_coef": make_lm_schedule(config.lm_coef, config.lm_coef_schedule, LONG, config.lm_coef_drop),

@@ -193,3 +193,11 @@ def test_batches_of_a_cpu_are_small_where_nothing_is_said():
 def test_bad_settings_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         settings(**changes)
+
+
+@pytest.mark.usefixtures("all_devices")
+def test_sizes_that_do_not_divide_are_refused_before_anything_is_made():
+    pretrain, finetune = configs({"model": MODEL, "mesh": {"data": 2, "tensor": 4}})
+    for part in ("pretrain", "finetune", "evaluate"):
+        with pytest.raises(InputError, match="tensor=4 does not divide n_head=2"):
+            suite.cases(Settings(pretrain, finetune, parts=(part,), batch_sizes=(8,)))

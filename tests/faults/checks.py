@@ -40,7 +40,7 @@ def load_arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
         specs = {}  # `restore` says what is wrong with it
     wanted = unflatten_dict({name: np.empty(spec.shape, spec.dtype) for name, spec in specs.items()}, sep="/")
     with _one_at_a_time, Checkpointer(folder.parent, read_only=True) as checkpointer:
-        found, _ = checkpointer.restore(wanted, step)
+        found = checkpointer.restore(wanted, step)
     return flatten_dict(found, sep="/")
 
 

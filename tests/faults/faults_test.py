@@ -24,7 +24,7 @@ def undisturbed(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "undisturbed"
     with Checkpointer(workdir / "checkpoints") as checkpointer:
         for step in (1, 2):
-            checkpointer.save(step, {"params": {"w": np.full(3, step, np.float32)}, "step": np.int32(step)}, {"a": 1})
+            checkpointer.save(step, {"params": {"w": np.full(3, step, np.float32)}, "step": np.int32(step)})
     lines = [{"step": step, "loss": 5 / step, "steps_per_second": 10.5 * step} for step in (1, 2)]
     (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for name in ("config.json", "results.json", "tokenizer/model", "predictions/test.jsonl"):
@@ -60,7 +60,7 @@ def test_another_number_in_an_array_is_noticed(undisturbed, tmp_path):
     shutil.copytree(undisturbed, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "2")
     with Checkpointer(tmp_path / "run" / "checkpoints") as checkpointer:
-        checkpointer.save(2, {"params": {"w": np.array([2, 2, 2.0000002], np.float32)}, "step": np.int32(2)}, {"a": 1})
+        checkpointer.save(2, {"params": {"w": np.array([2, 2, 2.0000002], np.float32)}, "step": np.int32(2)})
     with pytest.raises(AssertionError):
         assert_same_run(tmp_path / "run", undisturbed)
 
