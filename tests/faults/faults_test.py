@@ -41,7 +41,7 @@ def undisturbed(tmp_path_factory):
         ("metrics.jsonl", b'{"step": 1,', b'{"step": 1}\n{"step": 1,', True),
         ("results.json", b"2.5", b"2.6", True),
         ("predictions/test.jsonl", b"2.5", b"2.6", True),
-        ("checkpoints/2/meta/metadata", b'"a"', b'"b"', True),
+        ("checkpoints/2/state/_METADATA", b"params", b"parans", True),
         ("checkpoints/3.orbax-checkpoint-tmp", b"", b"half", True),
         (".results.json.17.tmp", b"", b"half", True),
     ],
