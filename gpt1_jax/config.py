@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import types
 import typing
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from gpt1_jax.errors import InputError, did_you_mean
 
@@ -106,6 +109,10 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _convert(hint: Any, value: Any, where: str, default: Any = None) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    elif isinstance(value, os.PathLike):
+        value = os.fspath(value)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         base = default if isinstance(default, hint) else None
         return from_config(hint, value, where=where, defaults=base)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -81,6 +81,8 @@ def generate(
         tokenizer has no document separator.
     """
     check_tokenizer(tokenizer, model.config.vocab_size, "tokenizer")
+    if not isinstance(prompts, Iterable):
+        raise InputError(f"prompts={prompts!r} is a {type(prompts).__name__}; it must be a text or a list of texts")
     texts = [prompts] if isinstance(prompts, str) else list(prompts)
     for i, text in enumerate(texts):
         if not isinstance(text, str):
@@ -144,6 +146,7 @@ def generate_tokens(
     config = model.config
     stride = max(1, config.n_ctx // 2) if stride is None else stride
     _check(config, prompts, max_new_tokens, temperature, top_k, top_p, seed, stride, stop_sequences)
+    max_new_tokens = int(max_new_tokens)  # of NumPy, perhaps
     if len(prompts) == 0 or max_new_tokens == 0:
         return [[] for _ in prompts]
 

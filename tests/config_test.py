@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from absl import flags
 from ml_collections import config_dict, config_flags
@@ -95,6 +97,12 @@ def test_part_of_the_keys_and_parts_that_are_dataclasses():
     assert config == Outer(inner=Inner(rate=2.0), inners=(Inner(3.0), Inner(name="b")), seeds=(4, 5))
     assert type(config.inner.rate) is float
     assert from_config(Outer, {"inner": Inner(0.3)}).inner.rate == 0.3
+
+
+def test_numbers_of_numpy_and_paths_become_plain():
+    given = {"n_steps": np.int64(7), "fast": np.True_, "inner": {"rate": np.float64(0.5), "name": Path("a/b")}}
+    assert to_dict(from_config(Outer, given)) == to_dict(Outer(Inner(0.5, "a/b"), n_steps=7, fast=True))
+    assert type(from_config(Outer, given).n_steps) is int
 
 
 def test_to_dict_is_plain():

@@ -96,6 +96,13 @@ def test_same_tokens_as_uncached(how, stride):
     assert len({tuple(new) for new in news}) == len(PROMPTS)
 
 
+def test_numbers_may_be_of_numpy():
+    how = {"max_new_tokens": 9, "top_k": 20, "seed": 3, "stride": 5}
+    of_numpy = {name: np.int64(value) for name, value in how.items()}
+    args = (MODEL, make_params())
+    assert generate_tokens(*args, [np.array([1, 2])], **of_numpy) == generate_tokens(*args, [[1, 2]], **how)
+
+
 def test_default_stride_is_half_the_context():
     args = (MODEL, make_params(), PROMPTS)
     assert generate_tokens(*args, max_new_tokens=40) == reference(*args, 40, stride=8)
@@ -326,6 +333,8 @@ def test_tokenizer_and_texts_are_checked():
     other.vocab_size = 96
     with pytest.raises(InputError, match="tokenizer: the tokenizer has 96 tokens and the model vocab_size=97"):
         generate(MODEL, None, other, "w1")
+    with pytest.raises(InputError, match=r"prompts=None is a NoneType; it must be a text or a list of texts"):
+        generate(MODEL, None, Words(), None)
     with pytest.raises(InputError, match=r"prompts\[1\]=7"):
         generate(MODEL, None, Words(), ["w1", 7])
     other = Words()
