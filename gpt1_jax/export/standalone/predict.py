@@ -196,7 +196,7 @@ class LanguageModel(_Model):
         prompts: Sequence[Ids],
         *,
         max_new_tokens: int = 40,
-        temperature: float = 0.0,
+        temperature: float = 1.0,
         top_k: int | None = None,
         seed: int = 0,
         stop: Ids = (),
@@ -298,7 +298,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", nargs="*", help="examples or prompts; without any, lines of standard input")
     parser.add_argument("--max_new_tokens", type=int, default=40, help="of a language model")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token")
+    parser.add_argument("--temperature", type=float, default=1.0, help="0 takes the likeliest token")
     parser.add_argument("--top_k", type=int, help="draws from the k likeliest tokens only")
     parser.add_argument("--seed", type=int, default=0)
     options = vars(parser.parse_args())
