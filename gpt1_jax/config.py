@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import types
@@ -64,6 +65,27 @@ def from_config(cls: type[T], config: Any = None, *, where: str = "config", defa
         raise
 
 
+def check_fields(config: Any, section: str = "") -> None:
+    """For the `__post_init__` of a config: every field is of its type, also where the config was not read but made.
+
+    NumPy's numbers, lists and paths become numbers, tuples and texts; a mapping in the place of a section the section.
+
+    Args:
+      config: a frozen dataclass.
+      section: how messages name it, such as "optimizer"; empty for a whole config.
+
+    Raises:
+      InputError: a field has a value of another type, or a number that is not finite.
+    """
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        where = f"{section}.{field.name}" if section else field.name
+        converted = _convert(hints[field.name], value, where, field.default)
+        if converted is not value:
+            object.__setattr__(config, field.name, converted)
+
+
 def to_dict(config: Any) -> dict[str, Any]:
     """A dataclass as nested dicts of JSON values (tuples become lists)."""
 
@@ -114,6 +136,8 @@ def _convert(hint: Any, value: Any, where: str, default: Any = None) -> Any:
     elif isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        if value is None:
+            raise InputError(f"{where}=None must be a {hint.__name__} or a mapping; leave it out for its defaults")
         base = default if isinstance(default, hint) else None
         return from_config(hint, value, where=where, defaults=base)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -123,7 +147,11 @@ def _convert(hint: Any, value: Any, where: str, default: Any = None) -> Any:
         return _convert(next(a for a in args if a is not types.NoneType), value, where, default)
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            example = f", such as [{value!r}]" if isinstance(value, str) else ""
+            example = ""
+            if isinstance(value, str):
+                example = f", such as [{value!r}]"
+            elif isinstance(value, Mapping) and args[0] is str:
+                example = f", such as {[f'{k}={v}' for k, v in value.items()]}"
             raise InputError(f"{where}={value!r} must be a sequence{example}")
         if args[0] is str:  # labels that are numbers
             value = [str(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in value]
@@ -134,7 +162,9 @@ def _convert(hint: Any, value: Any, where: str, default: Any = None) -> Any:
         if not isinstance(value, Mapping):
             raise InputError(f"{where}={value!r} must be a mapping")
         return {k: _convert(args[1], v, f"{where}.{k}") for k, v in value.items()}
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise InputError(f"{where}={value} must be a finite number")
         return float(value)
     if hint is Any or (isinstance(value, hint) and not (hint is int and isinstance(value, bool))):
         return value

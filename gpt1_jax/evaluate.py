@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import logging
 from jax.sharding import Mesh
 
 from gpt1_jax import agreement
-from gpt1_jax.config import from_config
+from gpt1_jax.config import check_fields, from_config
 from gpt1_jax.data.encode import EncodedSplit, encode_split
 from gpt1_jax.data.prepare import prepare_shards
 from gpt1_jax.data.shards import TokenShards
 from gpt1_jax.data.split import Split
 from gpt1_jax.data.windows import heldout_windows
-from gpt1_jax.errors import InputError, quoted
+from gpt1_jax.errors import InputError, counted, quoted
 from gpt1_jax.files import make_directory
 from gpt1_jax.losses import LossConfig
 from gpt1_jax.mirror import copy_of
@@ -62,6 +63,8 @@ def predict(
         "text_b"}, {"context", "question", "answers"}.
       batch_size: examples worked off at a time.
 
+    What does not fit into n_ctx is cut as in training (see `tasks.transforms`), with a warning.
+
     Returns:
       the label names (for multiple choice without names: the answer's number), and probabilities float64 [N, K]. Of a
       task of scores: the scores, floats, and an array [N, 0], since there are no classes.
@@ -70,6 +73,14 @@ def predict(
       InputError: the model has no task head, a field is missing, or an example does not fit the model.
     """
     split = encode_examples(model, tokenizer, examples)
+    if split.n_truncated:
+        logging.warning(
+            "%d of %s longer than n_ctx=%d: cut to fit, %s lost",
+            split.n_truncated,
+            counted(len(split), "example"),
+            split.n_ctx,
+            counted(split.n_cut, "token"),
+        )
     mesh = one_device_mesh()
     predicted, _ = TaskEvaluator(model, mesh, split, batch_size=batch_size)(params)
     if split.has_scores:
@@ -89,6 +100,8 @@ def encode_examples(model: GPT1, tokenizer: Tokenizer, examples: Sequence[str | 
         raise InputError("this model has no task head; fine-tune it first, or load a fine-tuning workdir")
     if isinstance(examples, str | Mapping):
         raise InputError(f"examples={examples!r:.80} is a single example; give a list of them, such as [example]")
+    if not hasattr(examples, "__len__"):
+        raise InputError(f"examples={examples!r:.80} is a {type(examples).__name__}; give a list of examples")
     if len(examples) == 0:
         raise InputError("examples is empty; give at least one")
     check_tokenizer(tokenizer, model.config.vocab_size, "predict")
@@ -142,6 +155,10 @@ class EvaluateConfig:
     step: int | None = None
     batch_size: int = 32
     mesh: MeshConfig = MeshConfig()
+
+    def __post_init__(self) -> None:
+        """Checks the types; the ranges depend on the model."""
+        check_fields(self)
 
 
 @agreement.together()

@@ -91,6 +91,18 @@ def is_address(path: str | os.PathLike[str]) -> bool:
     return re.match(r"\w{2,}:/", os.fspath(path)) is not None
 
 
+def check_path(path: str | os.PathLike[str], field: str) -> None:
+    """Refuses what names no file or folder; `Path` would take "" for the current folder.
+
+    Raises:
+      InputError: it is empty or no text; `field` is the setting it came from.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"{field}={path!r} must be a path, not {type(path).__name__}")
+    if not os.fspath(path).strip():
+        raise InputError(f"{field} is empty; name a folder, or . for the current one")
+
+
 def make_directory(path: Path, field: str) -> None:
     """Creates a folder and its parents.
 

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from typing import Any
 
+from gpt1_jax.config import check_fields
 from gpt1_jax.data.sources import SourceSpec
 from gpt1_jax.errors import InputError, did_you_mean
 from gpt1_jax.frozen import FREEZE
@@ -47,6 +48,7 @@ class AdaptConfig:
 
     def __post_init__(self) -> None:
         """Checks names and ranges."""
+        check_fields(self, "adapt")
         for name in ("batch_size", "n_steps"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise InputError(f"adapt.{name}={value} must be at least 1")
@@ -83,6 +85,7 @@ class SweepConfig:
 
     def __post_init__(self) -> None:
         """Refuses values that would be tried twice."""
+        check_fields(self, "sweep")
         for axis in dataclasses.fields(self):
             values = getattr(self, axis.name)
             if len(set(values)) < len(values):
@@ -162,6 +165,7 @@ class FinetuneConfig:
 
     def __post_init__(self) -> None:
         """Checks the ranges, and what contradicts each other."""
+        check_fields(self)
         for name in ("batch_size", "epochs", "n_buckets", "accumulation_steps", "log_every", "seeds"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}={getattr(self, name)} must be at least 1")

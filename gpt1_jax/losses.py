@@ -20,6 +20,7 @@ import optax
 from jax import Array
 from jaxtyping import Bool, Float32, Int
 
+from gpt1_jax.config import check_fields
 from gpt1_jax.cross_entropy import next_token_nll as next_token_nll  # beside the other losses
 from gpt1_jax.cross_entropy import weighted_nll
 from gpt1_jax.errors import InputError
@@ -43,6 +44,7 @@ class LossConfig:
 
     def __post_init__(self) -> None:
         """Checks the range."""
+        check_fields(self, "loss")
         if self.chunk is not None and self.chunk < 0:
             raise InputError(
                 f"loss.chunk={self.chunk} must be at least 1, 0 for all positions at once, or None for what suits the "

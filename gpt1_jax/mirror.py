@@ -31,7 +31,7 @@ from etils import epath
 
 from gpt1_jax import agreement, bucket
 from gpt1_jax.errors import InputError
-from gpt1_jax.files import read_json, write_json
+from gpt1_jax.files import check_path, read_json, write_json
 from gpt1_jax.lock import release_lock, take_lock
 
 STATE = ".gcs.json"
@@ -53,8 +53,9 @@ def mirror(workdir: str | os.PathLike[str]) -> Path:
     All processes of a run call it; process 0 alone asks the bucket.
 
     Raises:
-      InputError: gcsfs is not installed, or the bucket cannot be read and written.
+      InputError: gcsfs is not installed, or the bucket cannot be read and written; or it is no path.
     """
+    check_path(workdir, "workdir")
     if not bucket.is_url(workdir):
         return Path(workdir)
     url = bucket.url_of(workdir)
@@ -70,8 +71,9 @@ def copy_of(path: str | os.PathLike[str]) -> Path:
     """The local folder of a model: the path itself, or a copy of what there is in a bucket beside the checkpoints.
 
     Raises:
-      InputError: gcsfs is not installed, or there is no such folder, or it cannot be read.
+      InputError: gcsfs is not installed, or there is no such folder, or it cannot be read; or it is no path.
     """
+    check_path(path, "path")
     if not bucket.is_url(path):
         return Path(path)
     url = bucket.url_of(path)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from gpt1_jax.attention import check_kernel, select_kernel
+from gpt1_jax.config import check_fields
 from gpt1_jax.errors import InputError, counted
 
 ROW_MULTIPLE = 128  # the token table is padded to whole tiles of this many rows, see `padded_rows`
@@ -97,6 +98,7 @@ class GPT1Config:
         """Normalises dtype and checks every field."""
         with contextlib.suppress(TypeError):  # no dtype at all: refused below
             object.__setattr__(self, "dtype", jnp.dtype(self.dtype).name)
+        check_fields(self)
         for name in ("vocab_size", "n_ctx", "n_embd", "n_head", "lstm_units"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}={getattr(self, name)} must be at least 1")
@@ -223,13 +225,12 @@ class ReadOut:
 
     def __post_init__(self) -> None:
         """Checks every field, and all against each other."""
-        object.__setattr__(self, "labels", tuple(self.labels))
+        check_fields(self)
         if self.kind not in READ_OUT_KINDS:
             raise InputError(f"kind={self.kind!r} is unknown; use one of {list(READ_OUT_KINDS)}")
         if self.read_at not in READ_AT:
             raise InputError(f"read_at={self.read_at!r} is unknown; use one of {list(READ_AT)}")
         if self.score_range is not None:
-            object.__setattr__(self, "score_range", tuple(map(float, self.score_range)))
             self._check_scores(self.score_range)
         elif self.score_points:
             raise InputError(f"score_points={self.score_points}: there is no score_range; give both, or none")

@@ -22,6 +22,7 @@ import numpy as np
 import optax
 from jaxtyping import Float32
 
+from gpt1_jax.config import check_fields
 from gpt1_jax.errors import InputError
 from gpt1_jax.precision import MATRICES, leaves_named
 
@@ -65,6 +66,7 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         """Checks names and ranges."""
+        check_fields(self, "optimizer")
         if self.schedule not in SCHEDULES:
             raise InputError(f"optimizer.schedule={self.schedule!r} is unknown; use one of {list(SCHEDULES)}")
         for name in ("learning_rate", "eps", "weight_decay", "clip_norm", "warmup_steps", "warmup_fraction"):

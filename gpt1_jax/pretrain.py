@@ -23,7 +23,7 @@ from absl import logging
 from jax.sharding import Mesh
 
 from gpt1_jax import agreement, tokenizers
-from gpt1_jax.config import from_config, to_dict
+from gpt1_jax.config import check_fields, from_config, to_dict
 from gpt1_jax.cross_entropy import positions_at_once
 from gpt1_jax.data.corpus import Corpus, learn_tokenizer, open_corpus
 from gpt1_jax.data.prepare import prepare_shards
@@ -70,6 +70,10 @@ class TokenizerConfig:
 
     path: str | None = None
     lowercase: bool = True
+
+    def __post_init__(self) -> None:
+        """Checks the types."""
+        check_fields(self, "tokenizer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +122,7 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
+        check_fields(self)
         for name in ("batch_size", "n_steps", "accumulation_steps", "max_eval_batches"):
             value = getattr(self, name)
             if value is not None and value < 1:

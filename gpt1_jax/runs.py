@@ -32,7 +32,7 @@ from gpt1_jax.progress import TrainingProgress
 from gpt1_jax.sharding import abstract_sharded, check_mesh, jit_init, place
 from gpt1_jax.train import LoopConfig, Schedules, TrainState, TrainStep, fit, initial_state
 from gpt1_jax.version import __version__
-from gpt1_jax.workdir import Workdir, finished_steps, open_workdir
+from gpt1_jax.workdir import RESERVE_BYTES, Workdir, finished_steps, open_workdir
 from gpt1_jax.zero import made_whole
 
 MUTABLE = (
@@ -122,7 +122,7 @@ def open_run(
 def space_needed(workdir: Path, n_parameters: int, n_checkpoints: int) -> int:
     """Bytes on the disk of a workdir for those of so many checkpoints that it does not have; few, of a bucket's."""
     n_missing = max(1, n_checkpoints - len(finished_steps(workdir))) if remote_of(workdir) is None else 0
-    return n_missing * n_parameters * BYTES_PER_PARAMETER + (64 << 20)
+    return n_missing * n_parameters * BYTES_PER_PARAMETER + RESERVE_BYTES
 
 
 def _check_shared(opened: Workdir) -> None:

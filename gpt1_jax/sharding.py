@@ -19,6 +19,7 @@ from jax import Array
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from gpt1_jax.config import check_fields
 from gpt1_jax.errors import InputError
 from gpt1_jax.precision import are_matrices
 
@@ -57,7 +58,8 @@ class MeshConfig:
     gradient_dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        """Checks the dtype; sizes are checked against the devices, see `make_mesh`."""
+        """Checks types and the dtype; sizes are checked against the devices, see `make_mesh`."""
+        check_fields(self, "mesh")
         if self.gradient_dtype not in GRADIENT_DTYPES:
             allowed = list(GRADIENT_DTYPES)
             raise InputError(f"mesh.gradient_dtype={self.gradient_dtype!r} is unknown; use one of {allowed}")

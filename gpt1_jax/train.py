@@ -20,6 +20,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gpt1_jax.checkpoint import Checkpointer
+from gpt1_jax.config import check_fields
 from gpt1_jax.errors import InputError
 from gpt1_jax.losses import Batch, Metrics, Objective
 from gpt1_jax.metrics import MetricsWriter
@@ -193,6 +194,7 @@ class LoopConfig:
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
+        check_fields(self, "loop")
         for name, least in (
             ("log_every", 1),
             ("eval_every", 0),

@@ -11,6 +11,7 @@ from absl import logging
 
 from gpt1_jax import tokenizers
 from gpt1_jax.block import INIT_STD
+from gpt1_jax.config import check_fields
 from gpt1_jax.errors import InputError
 from gpt1_jax.model_config import N_SPECIAL, GPT1Config, ReadOut
 from gpt1_jax.pretrained import Params, format_of, load_pretrained, slice_positions
@@ -52,6 +53,10 @@ class ModelOptions:
     scan_layers: bool | None = None
     trunk: str | None = None
     lstm_units: int | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the types; the ranges are checked with the model that it becomes."""
+        check_fields(self, "model")
 
     @classmethod
     def of(cls, config: GPT1Config) -> ModelOptions:

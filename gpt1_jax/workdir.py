@@ -23,15 +23,22 @@ from types import TracebackType
 from typing import Any, Self
 
 from absl import logging
+from etils import epath
 
 from gpt1_jax.bucket import is_url
 from gpt1_jax.config import flatten
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import first_missing, is_address, json_text, similar, write_json
 from gpt1_jax.lock import LOCK, release_lock, take_lock
-from gpt1_jax.mirror import checkpoints_of, try_push
+from gpt1_jax.mirror import checkpoints_of, remote_of, try_push
 
 CONFIG = "config.json"
+OUTPUTS = (
+    *("checkpoints", "tokenizer", "shards", "adapt", "metrics.jsonl", "tensorboard", "results.json"),
+    *("predictions", "reports", "submission", "plots", "report"),
+)
+"""What runs write into a workdir beside config.json."""
+RESERVE_BYTES = 64 << 20  # of the disk, for all but the checkpoints
 _PROBE_BYTES = 1 << 20
 
 
@@ -82,7 +89,7 @@ def open_workdir(
     mutable: tuple[str, ...] = (),
     made_from: Mapping[str, tuple[str, ...]] | None = None,
     defaults: Mapping[str, Any] | None = None,
-    min_free_bytes: int = 64 << 20,
+    min_free_bytes: int = RESERVE_BYTES,
     process_index: int | None = None,
 ) -> Workdir:
     """Makes or re-opens a run's folder, on a local disk, for this run alone.
@@ -107,7 +114,7 @@ def open_workdir(
 
     Raises:
       InputError: the folder cannot be made or written, has too little space, is in use, belongs to a run with another
-        configuration, or has checkpoints of an unknown one.
+        configuration, or has no config.json and something that a run would write over.
       TypeError: JSON cannot hold `config`.
     """
     if is_address(path):
@@ -134,11 +141,8 @@ def open_workdir(
                 _start_anew(path, old, config, made_from)
             if old == config:
                 return workdir
-        elif (checkpoints := checkpoints_of(path)).is_dir() and any(checkpoints.iterdir()):
-            raise InputError(
-                f"workdir={path}: it has checkpoints but no {CONFIG}, so nobody knows what they are of. "
-                f"Put its {CONFIG} back, or choose another workdir."
-            )
+        else:
+            _check_nobodys(path)
         write_config(path, config)
     except BaseException:
         workdir.close()
@@ -188,13 +192,30 @@ def _make_and_probe(path: Path, min_free_bytes: int) -> None:
 
 
 def check_free(path: Path, n_bytes: int) -> None:
-    """Refuses a workdir on a disk that has less space for checkpoints."""
+    """Refuses a workdir on a disk that has less space for checkpoints and `RESERVE_BYTES` for all else."""
     free = shutil.disk_usage(path).free
     if free < n_bytes:
         raise InputError(
             f"workdir={path} has {free / 1e6:,.0f} MB free, the run needs {n_bytes / 1e6:,.0f} MB for its "
-            "checkpoints. Make space, choose another disk, or keep fewer checkpoints."
+            f"checkpoints, {RESERVE_BYTES / 1e6:,.0f} MB for all else among them. Make space, choose another disk, or "
+            "keep fewer checkpoints if it keeps many."
         )
+
+
+def _check_nobodys(path: Path) -> None:
+    """Refuses a folder without config.json whose files a run would write over: they are somebody's."""
+    there = [name for name in OUTPUTS if (path / name).is_file() or _has_entries(path / name)]
+    if remote_of(path) is not None and _has_entries(checkpoints_of(path)):
+        there.insert(0, "checkpoints")
+    if there:
+        raise InputError(
+            f"workdir={path}: it has {' and '.join(there[:3])} but no {CONFIG}, so nobody knows what they are of, and "
+            f"a run would write over them. Put its {CONFIG} back, or choose another workdir."
+        )
+
+
+def _has_entries(folder: Path | epath.Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def check_same_program(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:

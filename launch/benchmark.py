@@ -14,6 +14,7 @@ and what was measured until then is printed and written. launch/README.md says h
 import dataclasses
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 
@@ -82,6 +83,7 @@ def main() -> None:
     logging.info("%s of %s: %s", where, jax.devices()[0].device_kind, describe_model(settings.model))
     print(suite.plan(cases, settings), flush=True)
     checks = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is measured is kept
     try:
         for check in kernel_check.checks() if "kernels" in settings.parts else ():
             checks.append(check)

@@ -13,8 +13,11 @@ from ml_collections import config_dict, config_flags
 from gpt1_jax import cli
 from gpt1_jax.config import from_config, to_config_dict, to_dict
 from gpt1_jax.errors import InputError
-from gpt1_jax.finetune import FinetuneConfig
+from gpt1_jax.finetune_config import FinetuneConfig, SweepConfig
+from gpt1_jax.model_config import GPT1Config
+from gpt1_jax.optim import OptimizerConfig
 from gpt1_jax.pretrain import PretrainConfig
+from gpt1_jax.tasks.config import TaskConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +106,36 @@ def test_numbers_of_numpy_and_paths_become_plain():
     given = {"n_steps": np.int64(7), "fast": np.True_, "inner": {"rate": np.float64(0.5), "name": Path("a/b")}}
     assert to_dict(from_config(Outer, given)) == to_dict(Outer(Inner(0.5, "a/b"), n_steps=7, fast=True))
     assert type(from_config(Outer, given).n_steps) is int
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FinetuneConfig(lm_coef=NAN), r"^lm_coef=nan must be a finite number"),
+        (lambda: FinetuneConfig(epochs=2.5), r"^epochs=2.5 must be of type int"),
+        (lambda: PretrainConfig(epochs=INF), r"^epochs=inf must be a finite number"),
+        (lambda: OptimizerConfig(weight_decay=NAN), r"^optimizer\.weight_decay=nan must be a finite number"),
+        (lambda: PretrainConfig(optimizer={"learning_rate": NAN}), r"^optimizer\.learning_rate=nan must be a finite"),
+        (lambda: SweepConfig(learning_rate=(NAN,)), r"^sweep\.learning_rate\[0\]=nan must be a finite number"),
+        (lambda: GPT1Config(n_layer=1.5), r"^n_layer=1.5 must be of type int"),
+        (lambda: GPT1Config(n_layer="2"), r"^n_layer='2' must be of type int"),
+        (lambda: PretrainConfig(model=None), r"^model=None must be a ModelOptions or a mapping"),
+        (lambda: TaskConfig(train="a.csv"), r"^task\.train='a.csv' must be a sequence, such as \['a.csv'\]"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_config_that_is_made_in_python_is_checked_as_one_that_is_read(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_a_config_that_is_made_in_python_is_plain():
+    assert GPT1Config(n_layer=np.int64(3), embd_pdrop=0) == GPT1Config(n_layer=3, embd_pdrop=0.0)
+    assert FinetuneConfig(buckets=[32, 64]).buckets == (32, 64)
+    assert FinetuneConfig(task={"name": "sst2"}).task == TaskConfig(name="sst2")
 
 
 def test_to_dict_is_plain():

@@ -12,6 +12,7 @@ from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.metrics import read_metrics
 from gpt1_jax.tasks.predictions import read_predictions
 from gpt1_jax.tokenizers.protocol import MARKER
+from gpt1_jax.workdir import OUTPUTS
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,7 @@ def test_predictions_cover_every_example_once(finetuned, corpus):
     assert right / 19 == pytest.approx(result.metrics["test"]["accuracy"])
     assert all(line.endswith("," + p.gold) for line, p in zip(lines, predictions, strict=True))
     assert {path.name for path in (workdir / "predictions").iterdir()} == {"validation.jsonl", "test.jsonl"}
+    assert {path.name for path in workdir.iterdir()} - {"config.json", ".lock"} <= {*OUTPUTS}
     assert len(list((workdir / "reports").glob("*.png"))) == 4
 
 
@@ -78,6 +80,8 @@ def test_predict_and_evaluate_agree_with_the_run(finetuned, corpus, tmp_path):
     labels, probabilities = predict(model, params, tokenizer, texts)
     with pytest.raises(InputError, match="is a single example"):
         predict(model, params, tokenizer, "a text that is no list")
+    with pytest.raises(InputError, match="is a generator; give a list of examples"):
+        predict(model, params, tokenizer, (text for text in texts))
     stored = read_predictions(workdir / "predictions" / "test.jsonl")
     assert labels == [p.label for p in stored]
     np.testing.assert_allclose(probabilities[:, 0], [p.probabilities["negative"] for p in stored], atol=1e-5)
@@ -87,6 +91,27 @@ def test_predict_and_evaluate_agree_with_the_run(finetuned, corpus, tmp_path):
     assert again["test"] == pytest.approx(result.metrics["test"], abs=1e-5)
     other = evaluate.run(workdir, {"data": (str(corpus / "test.csv"),), "batch_size": 8})
     assert other["test"]["accuracy"] == again["test"]["accuracy"]
+
+
+def test_a_text_that_is_cut_is_told(finetuned, caplog):
+    model, params, tokenizer = load_pretrained(finetuned[1])
+    predict(model, params, tokenizer, ["a warm film ."])
+    assert not caplog.records
+    text = "a warm film and a dull one . " * 50
+    n_cut = len(tokenizer.encode(text)) - (model.config.n_ctx - 2)
+    predict(model, params, tokenizer, ["a warm film .", text])
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    expected = f"1 of 2 examples longer than n_ctx={model.config.n_ctx}: cut to fit, {n_cut} tokens lost"
+    assert record.getMessage() == expected
+
+
+@pytest.mark.parametrize("workdir", ["", " ", None, 5])
+def test_what_is_no_path_is_refused(settings, workdir, pretrained):
+    with pytest.raises(InputError, match=r"^workdir( is empty|=(None|5) must be a path)"):
+        finetune.run(settings(), workdir, pretrained)
+    with pytest.raises(InputError, match=r"^path( is empty|=(None|5) must be a path)"):
+        load_pretrained(workdir)
 
 
 def test_the_special_rows_are_appended_and_the_rest_is_the_pretrained_model(settings, pretrained, tmp_path):

@@ -204,8 +204,8 @@ def test_matrices_decay_by_name():
 BAD = [
     ({"schedule": "linear"}, r"optimizer.schedule='linear' is unknown; use one of \['cosine', 'warmup_cosine'"),
     ({"learning_rate": -1e-3}, r"optimizer.learning_rate=-0.001 must not be negative"),
-    ({"weight_decay": -1}, r"optimizer.weight_decay=-1 must not be negative"),
-    ({"clip_norm": -1}, r"optimizer.clip_norm=-1 must not be negative"),
+    ({"weight_decay": -1}, r"optimizer.weight_decay=-1.0 must not be negative"),
+    ({"clip_norm": -1}, r"optimizer.clip_norm=-1.0 must not be negative"),
     ({"eps": -1e-8}, r"optimizer.eps=-1e-08 must not be negative"),
     ({"warmup_steps": -1}, r"optimizer.warmup_steps=-1 must not be negative"),
     ({"warmup_fraction": -0.1}, r"optimizer.warmup_fraction=-0.1 must not be negative"),

@@ -16,6 +16,7 @@ from gpt1_jax import InputError, load_pretrained, pretrain
 from gpt1_jax.checkpoint import Checkpointer
 from gpt1_jax.metrics import read_metrics
 from gpt1_jax.train import Diverged
+from gpt1_jax.workdir import OUTPUTS
 
 
 @pytest.fixture
@@ -44,6 +45,10 @@ def test_a_run_leaves_a_workdir_that_explains_itself(pretrained):
     assert 0 < results["heldout_bits_per_byte"] < 8
     steps = [m["step"] for m in read_metrics(pretrained) if "heldout_loss" in m]
     assert steps == [5, 10]
+
+
+def test_all_that_a_run_writes_is_known(pretrained):
+    assert {path.name for path in pretrained.iterdir()} - {"config.json", ".lock"} <= {*OUTPUTS}
 
 
 def test_a_finished_run_is_left_as_it_is(config, pretrained, caplog):

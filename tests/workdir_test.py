@@ -214,6 +214,23 @@ def test_checkpoints_of_an_unknown_run_are_not_adopted(tmp_path: Path):
         open_workdir(tmp_path, CONFIG)
 
 
+@pytest.mark.parametrize("name", ["results.json", "metrics.jsonl", "plots/mine.png", "tokenizer/vocab.json"])
+def test_what_a_run_would_write_over_is_not_adopted(name: str, tmp_path: Path):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(InputError, match=rf"it has {name.partition('/')[0]} but no config.json, so nobody knows"):
+        open_workdir(tmp_path, CONFIG)
+    assert (tmp_path / name).read_text() == "mine"
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_other_files_and_empty_folders_are_let_be(tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "plots").mkdir()
+    open_workdir(tmp_path, CONFIG).close()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
 def test_what_is_no_workdir_is_explained(tmp_path: Path):
     run = tmp_path / "runs" / "quickstart"
     (run / "checkpoints" / "100").mkdir(parents=True)

@@ -36,7 +36,8 @@ def notes(figures: Sequence[Figure], record: dict[str, Any]) -> str:
         *(f"failed: {f['name']} ({f['part']}, {f['work']}): {f['reason']}" for f in record["failed"]),
         "A call: median (quartiles) over the rounds. Ratios are taken within each round, in which all take turns: "
         "their median (quartiles).",
-        "Every update has its dropout, clipping and AdamW in it. Tokens are random: no time depends on them.",
+        "Every update has AdamW in it, and the config's dropout and clipping. Tokens are random: no time depends on "
+        "them.",
         f"{machine}, {device['processor']}, {device['cores']} cores; "
         + ", ".join(f"{name} {version}" for name, version in versions.items()),
         *(f"{name}={value}" for name, value in record["environment"].items()),

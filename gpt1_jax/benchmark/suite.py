@@ -65,7 +65,8 @@ def cases(settings: Settings) -> list[Case]:
     """What there is to measure, in the order of `settings.parts`; nothing is made yet.
 
     Raises:
-      InputError: a peer, the text or the tokenizer cannot be had, or sizes do not divide over the mesh.
+      InputError: a peer, the text or the tokenizer cannot be had, a peer does none of the parts, or sizes do not
+        divide over the mesh.
     """
     text = Text(settings.source, settings.tokenizer, settings.model.vocab_size)
     text.check()
@@ -73,7 +74,11 @@ def cases(settings: Settings) -> list[Case]:
         config = dataclasses.replace(settings.pretrain, batch_size=batch_size)
         check_sizes(config, settings.model, make_mesh(config.mesh))
     others = {name: peers.load_peer(name) for name in settings.peers}
-    return [case for part in settings.parts for case in _PARTS[part](settings, text, others)]
+    found = [case for part in settings.parts for case in _PARTS[part](settings, text, others)]
+    idle = [name for name in settings.peers if not any(name in case.makers for case in found)]
+    if idle:
+        raise InputError(f"--peer={','.join(idle)} does none of --parts={','.join(settings.parts)}; leave one out")
+    return found
 
 
 def measure(

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 from absl import logging
 
-from gpt1_jax.data.tables import check_columns, check_file, line_number, parse_object, read_lines_from
+from gpt1_jax.data.tables import check_columns, check_file, check_is_text, line_number, parse_object, read_lines_from
 from gpt1_jax.errors import InputError
 from gpt1_jax.files import similar
 
@@ -345,6 +345,7 @@ def _cut(stream: BinaryIO, limit: int, reach: int) -> int:
 
 def _decode(file: Path, data: bytes, offset: int) -> str:
     if offset == 0:
+        check_is_text(file, data)
         data_start = len(_BOM) if data.startswith(_BOM) else 0
         data, offset = data[data_start:], data_start
         if not data:

@@ -36,7 +36,16 @@ Repair = Literal["drop_rows", "drop_fields"]
 SUFFIXES = (".csv", ".tsv", ".jsonl")
 
 _BOM = b"\xef\xbb\xbf"
-_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+_NO_TEXT = {  # how files begin that are not UTF-8, and what to do about them
+    b"\xff\xfe": "UTF-16; save it as UTF-8",
+    b"\xfe\xff": "UTF-16; save it as UTF-8",
+    b"\x1f\x8b": "compressed by gzip; unpack it first (gunzip)",
+    b"BZh": "compressed by bzip2; unpack it first (bunzip2)",
+    b"\xfd7zXZ\0": "compressed by xz; unpack it first (unxz)",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd; unpack it first (unzstd)",
+    b"PK\x03\x04": "a zip archive, such as spreadsheets are; unpack it, or export it as CSV in UTF-8",
+    b"PAR1": "Parquet; convert it first (pandas: read_parquet, to_json with orient='records' and lines=True)",
+}
 _SUSPECT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")  # NUL, or half of a surrogate pair
 
 
@@ -161,8 +170,7 @@ def read_lines_from(path: Path, start: int = 0, stop: int | None = None) -> Iter
                 return
             data = raw
             if start == 0:
-                if raw.startswith(_UTF16_BOMS):
-                    raise InputError(f"{path}:1: the file is UTF-16; save it as UTF-8")
+                check_is_text(path, raw)
                 data = raw.removeprefix(_BOM)
             try:
                 text = data.decode("utf-8")
@@ -175,6 +183,17 @@ def read_lines_from(path: Path, start: int = 0, stop: int | None = None) -> Iter
                 raise InputError(f"{path}:{line_number(path, start)}: a NUL character; the file is damaged or not text")
             yield Line(start, len(raw), text)
             start += len(raw)
+
+
+def check_is_text(path: Path, beginning: bytes) -> None:
+    """Refuses a file that begins as one of another encoding or format does.
+
+    Raises:
+      InputError: with what to do about it.
+    """
+    for mark, what in _NO_TEXT.items():
+        if beginning.startswith(mark):
+            raise InputError(f"{path}:1: the file is {what}")
 
 
 def line_number(path: Path, offset: int) -> int:
@@ -334,7 +353,8 @@ def parse_object(where: str, text: str) -> dict[str, Any]:
     except RecursionError:
         raise InputError(f"{where}: nested too deeply to be a row") from None
     except json.JSONDecodeError as error:
-        raise InputError(f"{where}: not JSON: {error.msg} at column {error.colno}; one object per line") from None
+        what = error.msg.removesuffix(" at")
+        raise InputError(f"{where}: not JSON: {what} at column {error.pos + 1}; one object per line") from None
     except ValueError as error:
         raise InputError(f"{where}: {error}") from None
     if not isinstance(values, dict):

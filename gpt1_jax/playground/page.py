@@ -75,9 +75,8 @@ def _told(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args)
         except InputError as error:
             # Gradio shows a message as HTML, and it may quote what was typed.
-            raise gr.Error(
-                html.escape(str(error)), title="This cannot be done", duration=30, print_exception=False
-            ) from None
+            told = html.escape(str(error), quote=False)
+            raise gr.Error(told, title="This cannot be done", duration=30, print_exception=False) from None
 
     return told
 
@@ -102,18 +101,18 @@ def _generate_tab(by_name: dict[str, Loaded], name: gr.Dropdown) -> None:
         prompt: str,
         max_new_tokens: float,
         temperature: float,
-        top_k: str,
+        top_k: str | None,
         top_p: float,
-        seed: str,
+        seed: str | None,
     ) -> str:
         result = continue_text(
             _chosen(by_name, name),
             prompt,
             max_new_tokens=_whole("max_new_tokens", max_new_tokens),
             temperature=temperature,
-            top_k=_whole("top_k", top_k) if top_k.strip() else None,
+            top_k=_whole_or_none("top_k", top_k),
             top_p=top_p,
-            seed=_whole("seed", seed) if seed.strip() else None,
+            seed=_whole_or_none("seed", seed),
         )
         return markup.continuation(result)
 
@@ -219,6 +218,11 @@ def _whole(name: str, value: Any) -> int:
     try:
         if (number := float(value)).is_integer():
             return int(value) if isinstance(value, str) else int(number)
-    except ValueError:
+    except (ValueError, TypeError):
         pass
     raise InputError(f"{name}={value!r} must be a whole number")
+
+
+def _whole_or_none(name: str, value: str | None) -> int | None:
+    """The number that was typed in a box that may be empty."""
+    return None if value is None or not str(value).strip() else _whole(name, value)

@@ -35,7 +35,7 @@ from gpt1_jax.tasks.predictions import read_predictions
 from gpt1_jax.tasks.zero_shot import make_heuristic
 from gpt1_jax.tasks.zero_shot_spec import zero_shot_spec
 from gpt1_jax.train import Diverged
-from gpt1_jax.workdir import check_same_run, finished_steps, with_defaults
+from gpt1_jax.workdir import check_same_run, finished_steps, read_config, with_defaults
 
 RECORD = "cell.json"
 MUTABLE_CELL = tuple(name for name in MUTABLE if not name.startswith("config.predict"))
@@ -53,6 +53,7 @@ class Score:
       value: in percent.
       examples: how many it is of; 0 where that is not told.
       step: updates of pre-training before it, for zero-shot; else None.
+      classes: of which one is right; 0 where that is not told, or it is no question of classes.
     """
 
     title: str
@@ -61,6 +62,7 @@ class Score:
     value: float
     examples: int = 0
     step: int | None = None
+    classes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +177,7 @@ def _scores(
 ) -> list[Score]:
     """What is wanted of a run's splits; of the training split the same."""
     sizes = read_json(workdir / "results.json", "the results of a run")["splits"]
+    n_classes = len(read_config(workdir)["readout"]["labels"])
     wanted = list(wanted)
     if with_train:
         wanted += [Scored(each.title, "train", each.metric) for each in wanted if not each.ids][:1]
@@ -187,7 +190,7 @@ def _scores(
         else:
             value, n = metrics[each.split].get(each.metric), sizes[each.split]["examples"]
         if value is not None:
-            scores.append(Score(each.title, each.split, each.metric, 100 * value, n))
+            scores.append(Score(each.title, each.split, each.metric, 100 * value, n, classes=n_classes))
     return scores
 
 

@@ -134,7 +134,9 @@ def _of_zero_shot(config: ReproduceConfig, scores: Scores) -> list[Claim]:
                 f"{curve.title}: zero-shot performance rises with pre-training (last third of the points, first third)"
             )
             verdict, detail = compare(last, first)
-            if curve.is_guessing:
+            if curve.chance is None:
+                verdict, detail = UNKNOWN, f"{detail}; a random guess is not known: set its chance in the config"
+            elif curve.is_guessing:
                 verdict, detail = UNKNOWN, f"{detail}; all within {curve.noise:.1f} of a random guess, as guessing is"
             elif verdict in (HOLDS, MEDIANS):
                 verdict = ONE_RUN  # whose points are not runs of their own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from gpt1_jax.config import check_fields
 from gpt1_jax.errors import InputError, counted, quoted
 from gpt1_jax.finetune_config import FinetuneConfig, SweepConfig
 from gpt1_jax.pretrain import PretrainConfig
@@ -54,6 +55,10 @@ class TaskEntry:
     chance: float | None = None
     ceiling: float | None = None
 
+    def __post_init__(self) -> None:
+        """Checks the types."""
+        check_fields(self)
+
 
 @dataclasses.dataclass(frozen=True)
 class LSTMConfig:
@@ -70,6 +75,10 @@ class LSTMConfig:
     pretrained: str | None = None
     learning_rate: float | None = None
     finetune_learning_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the types."""
+        check_fields(self, "lstm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +115,7 @@ class ReproduceConfig:
 
     def __post_init__(self) -> None:
         """Checks names and ranges, and what is said in two places."""
+        check_fields(self)
         if not self.parts:
             raise InputError(f"parts is empty; use some of {quoted(PARTS)}")
         if self.wnli is not None and not 0 <= self.wnli <= 100:

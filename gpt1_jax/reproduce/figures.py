@@ -130,7 +130,7 @@ def _whole(n_layer: int) -> list[int]:
 @styled
 def _zero_shot(drawn: Sequence[Curve]) -> Figure | None:
     """Relative zero-shot performance over the updates: lines for the Transformer, dashes for the LSTM."""
-    drawn = [curve for curve in drawn if curve.ceiling is not None and any(step for step, _ in curve.points)]
+    drawn = [c for c in drawn if None not in (c.chance, c.ceiling) and any(step for step, _ in c.points)]
     if not drawn:
         return None
     figure = new_figure(6.4, 3.6)

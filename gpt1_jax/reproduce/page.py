@@ -141,8 +141,8 @@ def _cell(value: Value) -> str:
 
 
 def _missing(config: ReproduceConfig, scores: Scores, left: Sequence[Cell], failed: dict[str, str]) -> str:
-    rows = [[page.text(config.tasks[n].title or n if n in config.tasks else "LSTM"), page.text(why)]
-            for n, why in scores.plan.missing.items()]  # fmt: skip
+    titles = {"lstm": "LSTM"} | {name: entry.title or name for name, entry in config.tasks.items()}
+    rows = [[page.text(titles.get(n, n)), page.text(why)] for n, why in scores.plan.missing.items()]
     rows += [[page.text(name), page.text(reason)] for name, reason in failed.items()]
     rows += [[page.text(d.cell.name), page.text(f"diverged: {d.diverged}")] for d in scores.done if d.diverged]
     rows += [[page.text(c.name), "still to be run: start the same command again"] for c in left if c.name not in failed]

@@ -87,16 +87,16 @@ class Plan:
 
     Attributes:
       cells: in the order in which they are run.
-      missing: what cannot be run, a task or "lstm", to the reason with a remedy.
+      missing: what cannot be run, a task, "lstm" or a part, to the reason with a remedy.
       scored: task to what it is scored by.
-      chance: task to the score of a random guess in percent.
+      chance: task to the score of a random guess in percent; None where its classes are not known before it is run.
       n_layer: of the pre-trained Transformer.
     """
 
     cells: tuple[Cell, ...]
     missing: Mapping[str, str]
     scored: Mapping[str, tuple[Scored, ...]]
-    chance: Mapping[str, float]
+    chance: Mapping[str, float | None]
     n_layer: int
 
 
@@ -132,6 +132,9 @@ def make_plan(config: ReproduceConfig, pretrained: str | Path | None, *, fetched
             "there is no text to pre-train it on: name one in config.pretrain.source, or a workdir of an LSTM in "
             "config.lstm.pretrained"
         )
+    for part, field in (("table5", "ablated"), ("figure2_left", "layers"), ("figure2_right", "zero_shot")):
+        if part in config.parts and not any(getattr(entry, field) for entry in config.tasks.values()):
+            missing[part] = f"no task takes part in it: set config.tasks.NAME.{field}, or leave it out of config.parts"
     models = {"transformer": ("pretrain/transformer", True) if pretrained is None else (str(pretrained), False)}
     if lstm:
         given = config.lstm.pretrained

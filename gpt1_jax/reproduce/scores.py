@@ -96,6 +96,13 @@ class Scores:
         found = {run: paper.glue_score(values, wnli=wnli) for run, values in sorted(scores.items())}
         return {run: value for run, value in found.items() if value is not None}
 
+    def chance(self, task: str) -> float | None:
+        """What a random guess scores on a task, in percent; None where nothing tells of how many classes."""
+        if (known := self.plan.chance[task]) is not None:
+            return known
+        found = (s.classes for done in self.done if done.cell.task == task for s in done.scores if s.classes)
+        return next((100.0 / n_classes for n_classes in found), None)
+
     def curve(self, trunk: str, task: str) -> list[Score]:
         """The zero-shot scores of a model, in the order of the updates; the last one of weights without a history."""
         for done in self.done:

@@ -19,7 +19,7 @@ class Curve:
       trunk: "transformer" or "lstm".
       task: its name.
       title: how it is called.
-      chance: the score that is 0 in the figure, in percent.
+      chance: the score that is 0 in the figure, in percent; None where it is not known.
       ceiling: the score that is 1, in percent; None where it is not known.
       points: updates to scores in percent, in order; None for weights whose history is not there.
       noise: how far from chance a guess may be, in percent: two standard errors of an accuracy on as many examples; 0
@@ -29,7 +29,7 @@ class Curve:
     trunk: str
     task: str
     title: str
-    chance: float
+    chance: float | None
     ceiling: float | None
     points: tuple[tuple[int | None, float], ...]
     noise: float = 0.0
@@ -37,11 +37,13 @@ class Curve:
     @property
     def is_guessing(self) -> bool:
         """Whether no point can be told from a random guess."""
+        if self.chance is None:
+            return True
         return all(abs(score - self.chance) <= self.noise for _, score in self.points)
 
     def relative(self, score: float) -> float | None:
         """How far a score is from a random guess to the best of single models: 0 to 1, as in the paper's figure."""
-        if self.ceiling is None or self.ceiling <= self.chance:
+        if self.chance is None or self.ceiling is None or self.ceiling <= self.chance:
             return None
         return (score - self.chance) / (self.ceiling - self.chance)
 
@@ -61,14 +63,14 @@ def curves(config: ReproduceConfig, scores: Scores) -> list[Curve]:
         for task, entry in config.tasks.items():
             asked = scores.curve(trunk, task)
             if asked:
-                chance, ceiling = scores.plan.chance[task], _ceiling(scores, task, entry.ceiling)
+                chance, ceiling = scores.chance(task), _ceiling(scores, task, entry.ceiling)
                 points = tuple((score.step, score.value) for score in asked)
                 found.append(Curve(trunk, task, config.title(task), chance, ceiling, points, _noise(asked[-1], chance)))
     return found
 
 
-def _noise(score: Score, chance: float) -> float:
-    if score.metric != "accuracy" or not score.examples:
+def _noise(score: Score, chance: float | None) -> float:
+    if chance is None or score.metric != "accuracy" or not score.examples:
         return 0.0
     return 2 * math.sqrt(chance * (100 - chance) / score.examples)
 

@@ -159,7 +159,7 @@ def _own(config: ReproduceConfig, scores: Scores) -> Table | None:
             notes.append(f"{config.title(name)} was not run: {scores.plan.missing[name]}")
         for column in scores.plan.scored.get(name, ()):
             ours = Spread.of(scores.column(name, "full", column.title))
-            rows.append((column.title, column.metric, column.split, scores.plan.chance[name], ours))
+            rows.append((column.title, column.metric, column.split, scores.chance(name), ours))
     if not entries:
         return None
     head = ("Data set", "Metric", "Split", "Random guess", "Ours")

@@ -107,11 +107,13 @@ def asked(scored: tuple[Scored, ...]) -> Scored:
     return next((each for each in scored if not each.ids), scored[0])
 
 
-def chance_of(entry: TaskEntry, spec: TaskSpec) -> float:
-    """A random guess: as many classes or answers as have names; a correlation with one is 0."""
+def chance_of(entry: TaskEntry, spec: TaskSpec) -> float | None:
+    """A random guess: as many classes or answers as have names; a correlation with one is 0. None if the data have to
+    tell the names.
+    """
     if entry.chance is not None:
         return entry.chance
     if spec.metrics[0] != "accuracy":
         return 0.0
     labels = spec.labels or (make_heuristic(entry.zero_shot, entry.label_words).labels if entry.zero_shot else ())
-    return 100.0 / len(labels) if labels else 0.0
+    return 100.0 / len(labels) if labels else None

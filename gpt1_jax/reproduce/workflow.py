@@ -19,7 +19,7 @@ from absl import logging
 from gpt1_jax import agreement
 from gpt1_jax.config import from_config, to_dict
 from gpt1_jax.errors import InputError, counted
-from gpt1_jax.files import is_address
+from gpt1_jax.files import check_path, is_address
 from gpt1_jax.reproduce import examples
 from gpt1_jax.reproduce.cells import Done, read_done, run_cell
 from gpt1_jax.reproduce.claims import Claim
@@ -107,6 +107,7 @@ def outline(config: Any, workdir: str | Path, pretrained: str | Path | None = No
 def _checked(config: Any, workdir: str | Path) -> tuple[ReproduceConfig, Path]:
     config = from_config(ReproduceConfig, config).in_the_papers_order()
     agreement.check_equal(config)
+    check_path(workdir, "workdir")
     if is_address(workdir):
         raise InputError(f"workdir={workdir}: a reproduction is many runs, in a folder of this machine; choose one")
     return config, Path(workdir)
@@ -171,8 +172,8 @@ class _State:
         if self.failed:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in list(self.failed.items())[:5])
             raise InputError(
-                f"{counted(len(self.failed), 'run')} of {n} could not be made, all others are done and in "
-                f"{result.page}. {reasons}"
+                f"{counted(len(self.failed), 'run')} of {n} could not be made; those that are done, {len(self.done)}, "
+                f"are in {result.page}. {reasons}"
             )
         return result
 

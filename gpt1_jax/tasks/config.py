@@ -10,6 +10,7 @@ from typing import Any
 
 from absl import logging
 
+from gpt1_jax.config import check_fields
 from gpt1_jax.errors import InputError, did_you_mean, quoted
 from gpt1_jax.tasks.datasets import glue, nli, official, race, story_cloze
 from gpt1_jax.tasks.spec import FIELDS, OPTIONAL_FIELDS, Source, TaskSpec, as_kind, check_choice
@@ -90,6 +91,10 @@ class TaskConfig:
     quoting: str | None = None
     format: str | None = None
     repair: str | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the types; the values are checked with the task that it becomes."""
+        check_fields(self, "task")
 
 
 def _custom(config: TaskConfig) -> TaskSpec:

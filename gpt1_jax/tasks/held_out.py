@@ -34,8 +34,9 @@ def hold_out(spec: TaskSpec, train: list[Example]) -> dict[str, list[Example]]:
     for name, rows in parts.items():
         if not len(rows):
             raise InputError(
-                f"held_out={dict(spec.held_out)!r}: split {name!r} would be empty with {len(train)} training rows; "
-                "give more rows, another validation_fraction or test_fraction, or files of its own"
+                f"held_out={dict(spec.held_out)!r}: split {name!r} would be empty with {len(train)} training rows of "
+                f"{len(set(texts))} different texts, equal ones of which stay together; give more rows, another "
+                "validation_fraction or test_fraction, or files of its own"
             )
     return {name: [train[row] for row in rows] for name, rows in parts.items()}
 

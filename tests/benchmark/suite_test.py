@@ -196,6 +196,13 @@ def test_bad_settings_are_refused(changes, message):
 
 
 @pytest.mark.usefixtures("all_devices")
+def test_a_peer_with_nothing_to_do_is_refused(monkeypatch):
+    monkeypatch.setattr(peers, "load_peer", lambda name: naive)
+    with pytest.raises(InputError, match="--peer=naive does none of --parts=kernels,load; leave one out"):
+        suite.cases(settings(parts=("kernels", "load"), peers=("naive",)))
+
+
+@pytest.mark.usefixtures("all_devices")
 def test_sizes_that_do_not_divide_are_refused_before_anything_is_made():
     pretrain, finetune = configs({"model": MODEL, "mesh": {"data": 2, "tensor": 4}})
     for part in ("pretrain", "finetune", "evaluate"):

@@ -260,5 +260,25 @@ def test_many_programs_at_once(address, models):
     assert all("top_k=0 must be an integer from 1 up" in problem for problem in problems)
 
 
+def test_a_program_may_leave_boxes_empty_and_reads_its_errors_as_text(address, models):
+    from gradio_client import Client
+    from gradio_client.exceptions import AppError
+
+    client, loaded = Client(address, verbose=False), models["books"]
+    answer = client.predict("books", "a film", 0, 1.0, None, 1.0, None, api_name="/generate")
+    assert re.search('data-text="(.*?)"', answer, re.S)[1] == generate(
+        loaded.model, loaded.params, loaded.tokenizer, "a film", max_new_tokens=0
+    )
+    for arguments, message in (
+        (("books", "a film", 10, 1.0, "two", 1.0, ""), "top_k='two' must be a whole number"),
+        (("books", None, 10, 1.0, "", 1.0, ""), "prompt: a text is expected, got None"),
+    ):
+        with pytest.raises(AppError, match=re.escape(message)):
+            client.predict(*arguments, api_name="/generate")
+    for layer, head, name in ((None, -1, "layer"), (0, None, "head")):
+        with pytest.raises(AppError, match=f"{name}=None must be a whole number"):
+            client.predict("books", "a film", layer, head, api_name="/attention")
+
+
 def test_control_characters_are_seen():
     assert visible("a\n\x00\u202eb\u200d😀") == "a↵\\u0000\\u202eb\u200d😀"

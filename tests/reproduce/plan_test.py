@@ -76,6 +76,13 @@ def test_all_parts(glue):
     assert not recipes["full"].predict_train
 
 
+def test_a_part_that_no_task_is_in_is_left_out_with_a_reason(glue):
+    found = plan(glue, tasks={"cola": {"task": {"name": "cola"}, "ablated": True}})
+    assert list(found.missing) == ["figure2_left", "figure2_right"]
+    assert "set config.tasks.NAME.zero_shot" in found.missing["figure2_right"]
+    assert list(plan(glue, tasks={"cola": {"task": {"name": "cola"}}}, parts=["tables"]).missing) == []
+
+
 def test_an_lstm_has_the_transformers_text_tokenizer_and_widths(glue):
     pretrain = {**TEXT, "model": {"n_layer": 3, "n_embd": 96, "n_head": 4, "vocab_size": 300, "attention": "xla"}}
     lstm = {"units": 48, "learning_rate": 1e-3}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import math
 from typing import Any
@@ -180,6 +181,30 @@ def test_what_cannot_be_told_from_guessing_shows_nothing():
     assert verdicts(600) == [UNKNOWN, UNKNOWN]  # two standard errors are 4.1 points
     assert verdicts(650) == [ONE_RUN, ONE_RUN]  # 3.9
     assert verdicts(0) == [ONE_RUN, ONE_RUN]
+
+
+def test_a_random_guess_is_of_as_many_classes_as_the_data_have():
+    zero_shot = curve("transformer", [30.0, 40.0, 50.0, 60.0])
+
+    def found(n_classes: int) -> Scores:
+        of_a_run = dataclasses.replace(finetuned("own", "full", 0, OWN, 80.0).scores[0], classes=n_classes)
+        run = dataclasses.replace(finetuned("own", "full", 0, OWN, 80.0), scores=(of_a_run,))
+        return Scores(Plan((), {}, {"own": OWN}, {"own": None}, 2), (zero_shot, run))
+
+    def random_guess(n_classes: int) -> Any:
+        own = {"own": {"task": {"train": ["a.csv"]}, "zero_shot": "sst2"}}
+        return table(tables(config(parts=["tables"], tasks=own), found(n_classes)), "own_tasks").rows[0][3]
+
+    assert random_guess(4) == 25.0
+    assert random_guess(0) is None
+    right = config(parts=["figure2_right"])
+    (line,) = curves(right, found(4))
+    assert line.relative(52.5) == 0.5
+    (line,) = curves(right, found(0))
+    assert line.relative(52.5) is None
+    assert [claim.verdict for claim in claims(right, found(0))] == [UNKNOWN]
+    assert [claim.verdict for claim in claims(right, found(4))] == [ONE_RUN]
+    assert table(tables(right, found(0)), "figure2_right").rows[0] == ("100", 30.0, None)
 
 
 def test_zero_shot_scores_are_normalised_between_a_random_guess_and_the_best():

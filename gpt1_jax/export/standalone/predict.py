@@ -22,6 +22,7 @@ import io
 import json
 import math
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,17 @@ class Task(_Model):
         """The labels and their probabilities [N, labels]; of a task of scores the scores, and an array [N, 0]."""
         if isinstance(examples, str | Mapping):
             raise ValueError("a single example is given; give a list of them, such as [example]")
-        streams = [self.streams(example, f"examples[{i}]") for i, example in enumerate(examples)]
+        streams, cut = [], []
+        for i, example in enumerate(examples):
+            of_one, n_cut = self._streams(example, f"examples[{i}]")
+            streams.append(of_one)
+            cut += [n_cut] if n_cut else []
+        if cut:
+            warnings.warn(
+                f"{len(cut)} of {len(streams)} examples are longer than the {self.card['n_ctx']} tokens that the model "
+                f"reads: {sum(cut)} tokens were left out",
+                stacklevel=2,
+            )
         predicted = self.predict_ids(streams, batch_size=batch_size)
         if self.card["score_range"]:
             return predicted.tolist(), np.zeros((len(predicted), 0))
@@ -138,6 +149,10 @@ class Task(_Model):
 
     def streams(self, example: str | Mapping[str, Any], where: str = "example") -> list[list[int]]:
         """The token ids of an example, as the card's `input` says: one stream, or one per order or answer."""
+        return self._streams(example, where)[0]
+
+    def _streams(self, example: str | Mapping[str, Any], where: str) -> tuple[list[list[int]], int]:
+        """`streams`, and how many tokens of the example did not fit into them."""
         fields, kind = self.card["fields"], self.card["predicts"]
         if isinstance(example, str) and len(fields) == 1:
             example = {fields[0]: example}
@@ -166,7 +181,8 @@ class Task(_Model):
         # A model that was fine-tuned without special tokens has no ids for them.
         special = self.card["special_tokens"] or dict.fromkeys(("start", "delimiter", "extract"), -1)
         streams = self._text.to_streams(kind, ids, special, self.card["n_ctx"], where)
-        return [[i for i in stream if i >= 0] for stream in streams]
+        whole = self._text.to_streams(kind, ids, special, sys.maxsize, where)
+        return [[i for i in stream if i >= 0] for stream in streams], len(whole[0]) - len(streams[0])
 
 
 class LanguageModel(_Model):
