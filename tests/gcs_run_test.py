@@ -214,7 +214,7 @@ def test_a_bucket_that_goes_away_ends_a_save_with_its_name(gcs):
 
     with pytest.raises(InputError, match=r"step 2 could not be written to gs://short-lived/run/checkpoints .*reaches"):
         save_and_wait()
-    with pytest.raises(InputError, match="no bucket 'short-lived'|short-lived/run/checkpoints cannot be reached"):
+    with pytest.raises(InputError, match=r"no bucket 'short-lived'|short-lived/run/checkpoints cannot be reached"):
         checkpointer.close()  # whichever of the writes was told first
 
 
