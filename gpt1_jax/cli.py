@@ -95,9 +95,18 @@ def run(
 
 def with_config(argv: list[str], config: str | None) -> list[str]:
     """The arguments with `--config` of this file of the repository, where they have none."""
-    if config is None or any(re.match(r"--?config(=|$)", argument) for argument in argv[1:]):
+    if config is None or _config_files(argv):
         return argv
     return [argv[0], f"--config={_from_here(Path(argv[0]).absolute().parents[1] / config)}", *argv[1:]]
+
+
+def _config_files(argv: list[str]) -> list[str]:
+    """The values of `--config`, which is one word or two."""
+    found = []
+    for word, after in itertools.pairwise([*argv[1:], ""]):
+        if match := re.fullmatch(r"--?config(=(.*))?", word, re.DOTALL):
+            found.append(after if match[1] is None else match[2])
+    return found
 
 
 def config_arguments(argv: list[str]) -> list[str]:
@@ -303,9 +312,7 @@ def _unknown_key(argv: list[str], said: str) -> str:
 
 def _check_config_file(argv: list[str]) -> None:
     """Ends with the nearest file, where that of `--config` is not there."""
-    given = [re.fullmatch(r"--?config=(.+)", argument) for argument in argv[1:]]
-    values = [match[1] for match in given if match]
-    values += [value for name, value in itertools.pairwise(argv) if name in ("--config", "-config")]
+    values = [value for value in _config_files(argv) if value]
     if not values and any(re.match(r"--?config\.", argument) for argument in argv[1:]):
         print("error: --config is missing, of which a key is given; --help says what to give", file=sys.stderr)
         sys.exit(2)
