@@ -250,7 +250,7 @@ class ReadOut:
         return {"similarity": 2, "multiple_choice": len(self.labels)}.get(self.kind, 1)
 
     def _check_scores(self, score_range: tuple[float, ...]) -> None:
-        if len(score_range) != 2 or not (all(map(math.isfinite, score_range)) and score_range[0] < score_range[1]):
+        if len(score_range) != 2 or score_range[0] >= score_range[1]:
             raise InputError(f"score_range={score_range}: two numbers, the lowest score and the highest")
         if self.kind == "multiple_choice" or self.labels:
             raise InputError(

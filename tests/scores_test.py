@@ -149,7 +149,7 @@ def test_what_a_task_cannot_say(custom, changes, message):
         ({"kind": "multiple_choice"}, "kind='multiple_choice' with labels=.* has classes"),
         ({"labels": ("a", "b")}, r"labels=\['a', 'b'\] has classes"),
         ({"score_range": (5, 0)}, r"score_range=\(5.0, 0.0\): two numbers"),
-        ({"score_range": (0, float("inf"))}, "two numbers"),
+        ({"score_range": (0, float("inf"))}, r"score_range\[1\]=inf must be a finite number"),
         ({"score_range": (0, 1, 2)}, "two numbers"),
         ({"score_points": 1}, "score_points=1 must be at least 2"),
         ({"score_points": -1}, "score_points=-1 must be at least 2"),
