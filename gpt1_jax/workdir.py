@@ -119,6 +119,8 @@ def open_workdir(
     """
     if is_address(path):
         raise InputError(f"workdir={path} is not on a file system of this machine: choose a local folder, or gs://")
+    if len(Path(path).absolute().parts) == 1:
+        raise InputError(f"workdir={path} is the root of a file system: choose a folder in it")
     path = Path(path)
     config = json.loads(json_text(dict(config)))  # as it will be read again
     if process_index is None:

@@ -197,6 +197,8 @@ def test_an_unusable_folder_is_found_at_the_start(tmp_path: Path):
         open_workdir(tmp_path / "small", {}, min_free_bytes=10**18)
     with pytest.raises(InputError, match="workdir=gs://bucket/run is not on a file system"):
         open_workdir("gs://bucket/run", {})
+    with pytest.raises(InputError, match="workdir=/ is the root of a file system"):
+        open_workdir("/", {}, min_free_bytes=10**18)
     with pytest.raises(TypeError):
         open_workdir(tmp_path / "unwritable", {"function": print})
 
