@@ -66,7 +66,8 @@ def test_a_run_with_its_files(tmp_path):
 
 
 @pytest.mark.slow  # CI runs it
-def test_ctrl_c_leaves_what_was_measured(tmp_path):
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_what_was_measured(signum, tmp_path):
     arguments = (
         "--parts=pretrain",
         "--repeats=1000000",
@@ -80,7 +81,7 @@ def test_ctrl_c_leaves_what_was_measured(tmp_path):
         signal.signal(signal.SIGINT, before)
         while "round 2:" not in (line := process.stderr.readline()):
             assert line
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signum)
         output, error = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGINT
     assert error.splitlines()[-1] == "interrupted"
