@@ -75,7 +75,7 @@ def predict(
     split = encode_examples(model, tokenizer, examples)
     if split.n_truncated:
         logging.warning(
-            "%d of %s longer than n_ctx=%d: cut to fit, %s lost",
+            "%d of %s did not fit into n_ctx=%d: cut, %s lost",
             split.n_truncated,
             counted(len(split), "example"),
             split.n_ctx,

@@ -102,7 +102,7 @@ def test_a_text_that_is_cut_is_told(finetuned, caplog):
     predict(model, params, tokenizer, ["a warm film .", text])
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    expected = f"1 of 2 examples longer than n_ctx={model.config.n_ctx}: cut to fit, {n_cut} tokens lost"
+    expected = f"1 of 2 examples did not fit into n_ctx={model.config.n_ctx}: cut, {n_cut} tokens lost"
     assert record.getMessage() == expected
 
 
