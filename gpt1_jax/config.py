@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import re
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -163,7 +163,7 @@ def _convert(hint: Any, value: Any, where: str, default: Any = None) -> Any:
             raise InputError(f"{where}={value!r} must be a mapping")
         return {k: _convert(args[1], v, f"{where}.{k}") for k, v in value.items()}
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not math.isfinite(value):
+        if not -sys.float_info.max <= value <= sys.float_info.max:  # nor is it NaN
             raise InputError(f"{where}={value} must be a finite number")
         return float(value)
     if hint is Any or (isinstance(value, hint) and not (hint is int and isinstance(value, bool))):

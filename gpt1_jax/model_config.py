@@ -105,7 +105,7 @@ class GPT1Config:
         if self.n_layer < 0:
             raise InputError(f"n_layer={self.n_layer} must be at least 0")
         if self.trunk == "transformer" and self.n_embd % self.n_head:
-            fits = [h for h in range(1, self.n_embd + 1) if self.n_embd % h == 0 and h <= 64]
+            fits = [h for h in range(1, min(self.n_embd, 64) + 1) if self.n_embd % h == 0]
             raise InputError(
                 f"n_embd={self.n_embd} is not divisible by n_head={self.n_head}; use a multiple of {self.n_head} "
                 f"for n_embd, or one of {fits} for n_head"

@@ -116,6 +116,7 @@ NAN, INF = float("nan"), float("inf")
     [
         (lambda: FinetuneConfig(lm_coef=NAN), r"^lm_coef=nan must be a finite number"),
         (lambda: FinetuneConfig(epochs=2.5), r"^epochs=2.5 must be of type int"),
+        (lambda: PretrainConfig(epochs=10**400), r"^epochs=10+ must be a finite number"),
         (lambda: PretrainConfig(epochs=INF), r"^epochs=inf must be a finite number"),
         (lambda: OptimizerConfig(weight_decay=NAN), r"^optimizer\.weight_decay=nan must be a finite number"),
         (lambda: PretrainConfig(optimizer={"learning_rate": NAN}), r"^optimizer\.learning_rate=nan must be a finite"),
