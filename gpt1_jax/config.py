@@ -133,6 +133,8 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _convert(hint: Any, value: Any, where: str, default: Any = None) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
+    elif isinstance(value, np.ndarray):
+        value = value.tolist()
     elif isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
@@ -153,6 +155,7 @@ def _convert(hint: Any, value: Any, where: str, default: Any = None) -> Any:
             elif isinstance(value, Mapping) and args[0] is str:
                 example = f", such as {[f'{k}={v}' for k, v in value.items()]}"
             raise InputError(f"{where}={value!r} must be a sequence{example}")
+        value = [v.item() if isinstance(v, np.generic) else v for v in value]
         if args[0] is str:  # labels that are numbers
             value = [str(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in value]
         if args[0] is float:  # 0.2,1 on a command line
@@ -161,6 +164,9 @@ def _convert(hint: Any, value: Any, where: str, default: Any = None) -> Any:
     if origin is dict:
         if not isinstance(value, Mapping):
             raise InputError(f"{where}={value!r} must be a mapping")
+        for key in value:
+            if not isinstance(key, str):
+                raise InputError(f"{where}: the key {key!r} must be a text")
         return {k: _convert(args[1], v, f"{where}.{k}") for k, v in value.items()}
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         if not -sys.float_info.max <= value <= sys.float_info.max:  # nor is it NaN

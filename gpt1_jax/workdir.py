@@ -78,7 +78,9 @@ class Workdir:
 
     def forget(self) -> None:
         """Removes config.json again if this is the first run here and nothing else has come into the folder."""
-        if self._lock is not None and not self.resumed and set(os.listdir(self.path)) <= self._found | {CONFIG}:
+        if self._lock is None or self.resumed or _outputs(self.path):
+            return
+        if set(os.listdir(self.path)) <= self._found | {CONFIG}:
             (self.path / CONFIG).unlink(missing_ok=True)
 
 
@@ -206,14 +208,19 @@ def check_free(path: Path, n_bytes: int) -> None:
 
 def _check_nobodys(path: Path) -> None:
     """Refuses a folder without config.json whose files a run would write over: they are somebody's."""
-    there = [name for name in OUTPUTS if (path / name).is_file() or _has_entries(path / name)]
-    if remote_of(path) is not None and _has_entries(checkpoints_of(path)):
-        there.insert(0, "checkpoints")
+    there = _outputs(path)
+    if remote_of(path) is not None:  # what a first copying brought before it was stopped; config.json comes last
+        there = ["checkpoints"] if _has_entries(checkpoints_of(path)) else []
     if there:
         raise InputError(
             f"workdir={path}: it has {' and '.join(there[:3])} but no {CONFIG}, so nobody knows what they are of, and "
             f"a run would write over them. Put its {CONFIG} back, or choose another workdir."
         )
+
+
+def _outputs(path: Path) -> list[str]:
+    """What of `OUTPUTS` is there; empty folders are not."""
+    return [name for name in OUTPUTS if (path / name).is_file() or _has_entries(path / name)]
 
 
 def _has_entries(folder: Path | epath.Path) -> bool:

@@ -83,14 +83,14 @@ def main() -> None:
     logging.info("%s of %s: %s", where, jax.devices()[0].device_kind, describe_model(settings.model))
     print(suite.plan(cases, settings), flush=True)
     checks = []
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is measured is kept
+    signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
     try:
         for check in kernel_check.checks() if "kernels" in settings.parts else ():
             checks.append(check)
             print(check.line(), flush=True)
         for case in cases:
             suite.measure(case, settings, say=lambda line: print(line, file=sys.stderr, flush=True))
-    except (KeyboardInterrupt, Exception) as error:  # what was measured stays, and it is raised at the end
+    except (KeyboardInterrupt, SystemExit, Exception) as error:  # what was measured stays, and it is raised at the end
         ended = error
     command = shlex.join(["python", *sys.argv])
     record = figures.record(cases, command=command, config=to_dict(pretrain), interrupted=ended is not None)

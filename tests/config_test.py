@@ -124,6 +124,7 @@ NAN, INF = float("nan"), float("inf")
         (lambda: GPT1Config(n_layer=1.5), r"^n_layer=1.5 must be of type int"),
         (lambda: GPT1Config(n_layer="2"), r"^n_layer='2' must be of type int"),
         (lambda: PretrainConfig(model=None), r"^model=None must be a ModelOptions or a mapping"),
+        (lambda: TaskConfig(fields={3: "a"}), r"^task\.fields: the key 3 must be a text"),
         (lambda: TaskConfig(train="a.csv"), r"^task\.train='a.csv' must be a sequence, such as \['a.csv'\]"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -136,6 +137,8 @@ def test_a_config_that_is_made_in_python_is_checked_as_one_that_is_read(make, me
 def test_a_config_that_is_made_in_python_is_plain():
     assert GPT1Config(n_layer=np.int64(3), embd_pdrop=0) == GPT1Config(n_layer=3, embd_pdrop=0.0)
     assert FinetuneConfig(buckets=[32, 64]).buckets == (32, 64)
+    assert FinetuneConfig(buckets=np.array([32, 64])).buckets == (32, 64)
+    assert TaskConfig(labels=[np.int64(0), 1, "two"]).labels == ("0", "1", "two")
     assert FinetuneConfig(task={"name": "sst2"}).task == TaskConfig(name="sst2")
 
 

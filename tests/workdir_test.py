@@ -226,6 +226,14 @@ def test_what_a_run_would_write_over_is_not_adopted(name: str, tmp_path: Path):
     assert not (tmp_path / "config.json").exists()
 
 
+def test_a_refused_run_that_filled_a_folder_keeps_its_config(tmp_path: Path):
+    (tmp_path / "tokenizer").mkdir()
+    with open_workdir(tmp_path, CONFIG) as workdir:
+        (tmp_path / "tokenizer" / "vocab.json").write_text("made")
+        workdir.forget()
+    open_workdir(tmp_path, CONFIG).close()
+
+
 def test_other_files_and_empty_folders_are_let_be(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "plots").mkdir()

@@ -6,7 +6,7 @@ is and, once it is done, its scores::
     {"config": ..., "init_from": ..., "finished": true, "seconds": ..., "diverged": null, "scores": [...]}
 
 A cell that is done is not run again; one that was stopped goes on where its workflow was; one whose settings have
-changed is refused.
+changed is refused once there is a checkpoint, or a point of a curve.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from gpt1_jax.tasks.predictions import read_predictions
 from gpt1_jax.tasks.zero_shot import make_heuristic
 from gpt1_jax.tasks.zero_shot_spec import zero_shot_spec
 from gpt1_jax.train import Diverged
-from gpt1_jax.workdir import check_same_run, finished_steps, read_config, with_defaults
+from gpt1_jax.workdir import check_same_run, finished_steps, has_checkpoint, read_config, with_defaults
 
 RECORD = "cell.json"
+POINTS = "points.json"
 MUTABLE_CELL = tuple(name for name in MUTABLE if not name.startswith("config.predict"))
 """What may differ when a cell is gone on with, or kept; whether a split is predicted changes what there is of it."""
 
@@ -141,6 +142,8 @@ def _read(cell: Cell, root: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     stored, record = read_json(path, "the record of a cell"), _record(cell)
+    if not stored["finished"] and not has_checkpoint(path.parent) and not (path.parent / POINTS).exists():
+        return None  # nothing has come of these settings: others may replace them
     defaults = {} if isinstance(cell.config, ZeroShotConfig) else {"config": to_dict(type(cell.config)())}
     check_same_run(path.parent, with_defaults(stored, record, defaults), {**stored, **record}, MUTABLE_CELL)
     return stored
@@ -200,7 +203,7 @@ def _zero_shot(cell: Cell, root: Path, wanted: Sequence[Scored]) -> list[Score]:
     config, checkpoint = cell.config, model_of(cell, root)
     assert isinstance(config, ZeroShotConfig)
     assert checkpoint is not None, "a curve is of a model"
-    path = root / cell.name / "points.json"
+    path = root / cell.name / POINTS
     points = agreement.on_first(lambda: read_json(path, "the points of a curve") if path.exists() else {})
     for step in agreement.on_first(lambda: kept_steps(checkpoint, config.every)):
         if str(step) in points:

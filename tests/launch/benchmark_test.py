@@ -83,8 +83,8 @@ def test_a_signal_leaves_what_was_measured(signum, tmp_path):
             assert line
         process.send_signal(signum)
         output, error = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGINT
-    assert error.splitlines()[-1] == "interrupted"
+    assert process.returncode == 128 + signum
+    assert "Traceback" not in error
     record = json.loads((tmp_path / "f.json").read_text(encoding="utf-8"))
     assert record["interrupted"]
     assert record["figures"][0]["rounds"] >= 2

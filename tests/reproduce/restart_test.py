@@ -155,6 +155,33 @@ def test_a_task_that_cannot_be_run_does_not_end_the_others(runs, settings, tmp_p
     assert runs.asked == ["finetune/a/full/seed_0"]
 
 
+def test_a_cell_of_which_nothing_has_come_gives_way_to_other_settings(runs, settings, tmp_path):
+    name, folder = "finetune/b/full/seed_0", tmp_path / "W" / "finetune" / "b" / "full" / "seed_0"
+
+    def refuse() -> None:
+        raise InputError("no column 'label'")
+
+    def corrected() -> None:
+        config = settings()
+        config["tasks"]["b"] = {"task": {**config["tasks"]["b"]["task"], "label": "text"}}
+        workflow.run(config, tmp_path / "W")
+
+    runs.at[name] = refuse
+    with pytest.raises(InputError, match="1 run of 12 could not be made"):
+        workflow.run(settings(), tmp_path / "W")
+    (folder / "checkpoints" / "8").mkdir()
+    with pytest.raises(InputError, match=r'seed_0 belongs .* config.task.label is "label" there, "text" here'):
+        corrected()
+    (folder / "checkpoints" / "8").rmdir()
+    runs.asked.clear()
+    runs.at.clear()
+    with pytest.raises(InputError, match="seed_1 belongs"):  # which is finished
+        corrected()
+    (tmp_path / "W" / "finetune" / "b" / "full" / "seed_1" / "cell.json").unlink()
+    corrected()
+    assert runs.asked == finetunings("b", ("full",))
+
+
 def test_what_diverged_is_told_and_not_tried_again(runs, settings, tmp_path):
     def diverge() -> None:
         raise Diverged("loss is nan at step 3")

@@ -232,6 +232,12 @@ class LanguageModel(_Model):
             self._check(prompt, sys.maxsize)
         n_ctx, rng = self.card["n_ctx"], np.random.default_rng(seed)
         rows = [list(map(int, prompt)) for prompt in prompts]
+        if unread := [start for start in (_window_start(len(row), n_ctx) for row in rows) if start]:
+            warnings.warn(
+                f"{len(unread)} of {len(rows)} prompts are longer than the {n_ctx} tokens that the model reads: their "
+                f"first {sum(unread)} tokens were left out",
+                stacklevel=2,
+            )
         news: list[list[int]] = [[] for _ in prompts]
         active = [max_new_tokens > 0] * len(rows)
         cache: Any = None
